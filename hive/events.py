@@ -1,0 +1,123 @@
+"""Facts that flow out of the engine: typed events and the bus that carries them.
+
+| event | when |
+|---|---|
+| JobClaimed | a delivery was claimed and waits for a slot or has one |
+| JobStarted | its handler was entered |
+| JobSettled | its outcome was written, or refused as stale |
+| JobPublished | messages were accepted by a broker |
+| ServiceChanged | a supervised service changed its state |
+| LeaderChanged | this process became leader, or stopped being it |
+| StoreChanged | a store went away or came back |
+| LoopStalled | the event loop did not turn for a while |
+| FetchExited | a fetch child ended |
+
+Subscribers are plain functions called in turn on the loop; they must return at once.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import structlog
+
+from hive.ids import MessageId, QueueName, TenantId
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """The root of all events."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobPublished(Event):
+    queue: QueueName
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobClaimed(Event):
+    pool: str
+    queue: QueueName
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStarted(Event):
+    pool: str
+    queue: QueueName
+    task: str
+    job: MessageId
+    tenant: TenantId | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSettled(Event):
+    """``outcome``: completed, retrying, failed, cancelled, released or stale."""
+
+    pool: str
+    queue: QueueName
+    task: str
+    job: MessageId
+    tenant: TenantId | None
+    outcome: str
+    run_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceChanged(Event):
+    """``state``: starting, running, backoff, stopped or fatal."""
+
+    service: str
+    state: str
+    cause: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderChanged(Event):
+    leading: bool
+    term: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreChanged(Event):
+    store: str
+    up: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopStalled(Event):
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchExited(Event):
+    """``exit``: clean, error, out_of_memory, signal, stalled, wall_clock or cancelled."""
+
+    exit: str
+    seconds: float
+    peak_memory_bytes: int | None
+
+
+E = TypeVar("E", bound=Event)
+
+
+class Events:
+    """The bus. One per process; publishing never fails because a subscriber does."""
+
+    def __init__(self) -> None:
+        self._subscribers: dict[type[Event], list[Callable[[Event], None]]] = {}
+
+    def subscribe(self, kind: type[E], receiver: Callable[[E], None]) -> None:
+        """Call ``receiver`` with every later event of exactly this ``kind``."""
+        self._subscribers.setdefault(kind, []).append(receiver)  # pyright: ignore[reportArgumentType]
+
+    def publish(self, event: Event) -> None:
+        """Hand ``event`` to its subscribers, one after the other. A failing one is logged and skipped."""
+        for receiver in self._subscribers.get(type(event), ()):
+            try:
+                receiver(event)
+            except Exception:  # noqa: BLE001 - a listener must not break the engine it listens to
+                log.exception("event.subscriber_failed", event_kind=type(event).__name__)
