@@ -99,7 +99,7 @@ create table document (
     title          text not null,
     link           text not null,
     content_hash   bytea not null,                   -- SHA-256 over what is indexed: title, link, chunks, metadata
-    version        text not null,                    -- comparable as text; see hive.ingest.versions
+    version        bigint[] not null,                -- compared left to right; see hive.ingest.versions
     metadata       jsonb not null default '{}',
     chunk_count    integer not null,
     updated_at     timestamptz not null default now()
