@@ -77,7 +77,7 @@ def jittered(seconds: float, share: float, spread: Callable[[], float] = random.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """Exponential growth without an end, for services and reconnects: ``first × factor^n``, at most ``max``."""
+    """Exponential growth for services and reconnects: ``first × factor^n``, at most ``max``, for ever."""
 
     first_seconds: float = 0.2
     factor: float = 2.0
@@ -87,4 +87,6 @@ class Backoff:
     def delay(self, failures: int, spread: Callable[[], float] = random.random) -> float:
         """Seconds to wait after ``failures`` failures in a row (from 1)."""
         exponent = min(failures - 1, 63)
-        return jittered(min(self.first_seconds * self.factor**exponent, self.max_seconds), self.jitter, spread)
+        return jittered(
+            min(self.first_seconds * self.factor**exponent, self.max_seconds), self.jitter, spread
+        )

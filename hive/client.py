@@ -30,7 +30,7 @@ class Client:
 
     def message(
         self,
-        task: Task[Any],
+        task: Task[...],
         arguments: Mapping[str, Any],
         *,
         tenant: TenantId | None = None,
@@ -79,7 +79,7 @@ class Client:
 
     async def enqueue(
         self,
-        task: Task[Any],
+        task: Task[...],
         arguments: Mapping[str, Any],
         *,
         connection: Connection | None = None,

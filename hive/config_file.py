@@ -5,6 +5,7 @@ All are merged key by key, so that ``HIVE_POOLS__LIGHT__SLOTS=48`` changes one n
 """
 
 import json
+import os
 import sys
 import tomllib
 from collections.abc import Mapping
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, SecretStr, ValidationError
-from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from hive.errors import ConfigurationError
 from hive.settings import Settings, default_pools, default_schedules
@@ -30,7 +31,7 @@ def load(path: Path | None, *, overrides: Mapping[str, Any] | None = None) -> Se
     """
     values = _read(path) if path is not None else {}
 
-    class Loaded(BaseSettings, Settings):
+    class Loaded(BaseSettings, Settings):  # pyright: ignore[reportIncompatibleVariableOverride]
         model_config = SettingsConfigDict(
             env_prefix=PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True, validate_default=True
         )
@@ -53,12 +54,12 @@ def load(path: Path | None, *, overrides: Mapping[str, Any] | None = None) -> Se
                 _Given(settings_cls, _defaults_of_tables()),
             )
 
-    _refuse_unknown_environment(Loaded)
+    _refuse_unknown_environment()
     try:
         return Loaded()
     except ValidationError as error:
         raise ConfigurationError(_explain(error, path)) from error
-    except Exception as error:  # noqa: BLE001 - pydantic-settings raises its own kinds for unreadable values
+    except Exception as error:
         raise ConfigurationError(str(error)) from error
 
 
@@ -87,8 +88,6 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _shorthands() -> dict[str, Any]:
-    import os
-
     values: dict[str, Any] = {}
     for name, place in SHORTHANDS.items():
         if place is not None and os.environ.get(name):
@@ -103,12 +102,8 @@ def _defaults_of_tables() -> dict[str, Any]:
     }
 
 
-def _refuse_unknown_environment(model: type[BaseSettings]) -> None:
+def _refuse_unknown_environment() -> None:
     """A misspelt HIVE_… variable would otherwise be silently ignored."""
-    import os
-
-    source = EnvSettingsSource(model)
-    del source
     for name in os.environ:
         if not name.startswith(PREFIX) or name in SHORTHANDS:
             continue

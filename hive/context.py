@@ -1,6 +1,6 @@
 """What a handler is given: its tenant, its transaction, its progress, and a way to send more work."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
@@ -18,9 +18,7 @@ T = TypeVar("T")
 class Stores(Protocol):
     """Where transactions come from: ``hive.store.postgres.Database``."""
 
-    def transaction(
-        self, tenant: TenantId | None = None
-    ) -> AbstractAsyncContextManager[Connection]:
+    def transaction(self, tenant: TenantId | None = None) -> AbstractAsyncContextManager[Connection]:
         """A transaction; with ``tenant``, its search path is that tenant's."""
         ...
 
@@ -74,7 +72,7 @@ class Context:
         return self._settled
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[Connection]:
+    async def transaction(self) -> AsyncGenerator[Connection]:
         """The exactly-once way to an effect: it commits together with the job's completion, or not at all.
 
         May be entered to its end once. Raises ``LeaseLost`` when another process has taken the job over; an

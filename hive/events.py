@@ -119,5 +119,5 @@ class Events:
         for receiver in self._subscribers.get(type(event), ()):
             try:
                 receiver(event)
-            except Exception:  # noqa: BLE001 - a listener must not break the engine it listens to
+            except Exception:
                 log.exception("event.subscriber_failed", event_kind=type(event).__name__)

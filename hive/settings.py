@@ -23,166 +23,231 @@ class Process(Section):
     """The process as a whole."""
 
     state_dir: Path = Field(
-        Path(".hive"), description="Where identity, token, key and embedded stores live; one hive per folder."
+        default=Path(".hive"),
+        description="Where identity, token, key and embedded stores live; one hive per folder.",
     )
-    modules: tuple[str, ...] = Field((), description="Python modules to import at start: your own tasks.")
-    stores_wait_seconds: Positive = Field(60, description="How long a start waits for the stores (then exit 3).")
+    modules: tuple[str, ...] = Field(
+        default=(), description="Python modules to import at start: your own tasks."
+    )
+    stores_wait_seconds: Positive = Field(
+        default=60, description="How long a start waits for the stores (then exit 3)."
+    )
 
 
 class Postgres(Section):
     """The truth. Without a DSN, an embedded PostgreSQL is started under the state folder."""
 
-    dsn: SecretStr = Field(SecretStr(""), description="postgresql://…; may be a transaction pooler.")
+    dsn: SecretStr = Field(default=SecretStr(""), description="postgresql://…; may be a transaction pooler.")
     direct_dsn: SecretStr = Field(
-        SecretStr(""), description="For LISTEN and migrations, when dsn is a transaction pooler."
+        default=SecretStr(""), description="For LISTEN and migrations, when dsn is a transaction pooler."
     )
-    pool_size: Count = Field(16, description="Connections of one hive at the most, LISTEN aside.")
-    call_seconds: Positive = Field(30, description="Deadline of one statement.")
-    connection_age_seconds: Positive = Field(1800, description="A connection is replaced after this long.")
+    pool_size: Count = Field(default=16, description="Connections of one hive at the most, LISTEN aside.")
+    call_seconds: Positive = Field(default=30, description="Deadline of one statement.")
+    connection_age_seconds: Positive = Field(
+        default=1800, description="A connection is replaced after this long."
+    )
     schemas_per_connection: Count = Field(
-        200, description="…or after this many tenants: a backend keeps 0.35 MB for each schema it saw."
+        default=200,
+        description="…or after this many tenants: a backend keeps 0.35 MB for each schema it saw.",
     )
-    migrate_on_start: bool = Field(True, description="Whether `hive run` brings the schema up to date.")
+    migrate_on_start: bool = Field(
+        default=True, description="Whether `hive run` brings the schema up to date."
+    )
 
 
 class Redis(Section):
     """Fast and disposable. Without a URL, an embedded Valkey is started under the state folder."""
 
-    enabled: bool = Field(True, description="false: every queue on the ledger, the leader lease in Postgres.")
-    url: SecretStr = Field(SecretStr(""), description="redis://… or unix://…")
-    pool_size: Count = Field(16, description="Connections of one hive at the most, blocking readers aside.")
-    call_seconds: Positive = Field(5, description="Deadline of one command.")
+    enabled: bool = Field(
+        default=True, description="false: every queue on the ledger, the leader lease in Postgres."
+    )
+    url: SecretStr = Field(default=SecretStr(""), description="redis://… or unix://…")
+    pool_size: Count = Field(
+        default=16, description="Connections of one hive at the most, blocking readers aside."
+    )
+    call_seconds: Positive = Field(default=5, description="Deadline of one command.")
 
 
 class Embedded(Section):
     """The stores hive starts itself when it is given no addresses."""
 
-    postgres_shared_buffers_mb: Count = Field(64, description="Small: it shares the container with hive.")
-    valkey_max_memory_mb: Count = Field(256, description="Valkey refuses writes above this.")
+    postgres_shared_buffers_mb: Count = Field(
+        default=64, description="Small: it shares the container with hive."
+    )
+    valkey_max_memory_mb: Count = Field(default=256, description="Valkey refuses writes above this.")
 
 
 class Http(Section):
     """Health, metrics and the API."""
 
-    host: str = Field("127.0.0.1", description="The image sets 0.0.0.0.")
-    port: int = Field(8420, ge=0, le=65535, description="0 takes a free one; see <state_dir>/http.json.")
+    host: str = Field(default="127.0.0.1", description="The image sets 0.0.0.0.")
+    port: int = Field(
+        default=8420, ge=0, le=65535, description="0 takes a free one; see <state_dir>/http.json."
+    )
 
 
 class Log(Section):
     """Structured events on standard error."""
 
-    level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level printed.")
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="Least level printed."
+    )
     format: Literal["auto", "console", "json"] = Field(
-        "auto", description="auto: for people on a terminal, JSON elsewhere."
+        default="auto", description="auto: for people on a terminal, JSON elsewhere."
     )
 
 
 class Leases(Section):
     """Short and renewed, so that a long job never runs twice because it is long."""
 
-    delivery_seconds: Positive = Field(60, description="A job is taken over this long after its last renewal.")
-    renew_seconds: Positive = Field(20, description="One call per pool renews all its deliveries.")
-    doubt_margin_seconds: Positive = Field(10, description="Lease left when a handler whose store is away is in doubt.")
-    sweep_seconds: Positive = Field(1, description="How often due, expired and orphaned messages are looked for.")
-    leader_seconds: Positive = Field(120, description="A second hive leads this long after a leader's last renewal.")
-    leader_renew_seconds: Positive = Field(15, description="Renewed by a coroutine of its own, on its own connection.")
-    leader_margin_seconds: Positive = Field(10, description="A leader that cannot renew stops this long before the end.")
+    delivery_seconds: Positive = Field(
+        default=60, description="A job is taken over this long after its last renewal."
+    )
+    renew_seconds: Positive = Field(default=20, description="One call per pool renews all its deliveries.")
+    doubt_margin_seconds: Positive = Field(
+        default=10, description="Lease left when a handler whose store is away is in doubt."
+    )
+    sweep_seconds: Positive = Field(
+        default=1, description="How often due, expired and orphaned messages are looked for."
+    )
+    leader_seconds: Positive = Field(
+        default=120, description="A second hive leads this long after a leader's last renewal."
+    )
+    leader_renew_seconds: Positive = Field(
+        default=15, description="Renewed by a coroutine of its own, on its own connection."
+    )
+    leader_margin_seconds: Positive = Field(
+        default=10, description="A leader that cannot renew stops this long before the end."
+    )
 
     @model_validator(mode="after")
     def _fit(self) -> Self:
         if self.renew_seconds * 2 > self.delivery_seconds:
-            raise ValueError("renew_seconds must be at most half of delivery_seconds, or one missed call loses a lease")
+            raise ValueError(
+                "renew_seconds must be at most half of delivery_seconds, or one miss loses a lease"
+            )
         if self.doubt_margin_seconds >= self.delivery_seconds:
             raise ValueError("doubt_margin_seconds must be below delivery_seconds")
         if self.leader_renew_seconds * 2 + self.leader_margin_seconds > self.leader_seconds:
-            raise ValueError("leader_seconds must hold two leader_renew_seconds and the leader_margin_seconds")
+            raise ValueError("leader_seconds must hold two leader_renew_seconds and leader_margin_seconds")
         return self
 
 
 class Crashes(Section):
     """How many deaths a job may cause before it counts as poison."""
 
-    child_limit: Count = Field(3, description="Deaths of its child process since the last progress.")
-    hive_limit: Count = Field(10, description="Deaths of hive itself while its handler ran.")
+    child_limit: Count = Field(default=3, description="Deaths of its child process since the last progress.")
+    hive_limit: Count = Field(default=10, description="Deaths of hive itself while its handler ran.")
 
 
 class Retention(Section):
     """How long ended work stays to be looked at."""
 
-    completed_hours: Positive = Field(24, description="Completed and cancelled jobs.")
-    failed_days: Positive = Field(30, description="Failed jobs and dead letters.")
-    attempts_days: Positive = Field(30, description="Ended attempts; the newest of each connector always stays.")
+    completed_hours: Positive = Field(default=24, description="Completed and cancelled jobs.")
+    failed_days: Positive = Field(default=30, description="Failed jobs and dead letters.")
+    attempts_days: Positive = Field(
+        default=30, description="Ended attempts; the newest of each connector always stays."
+    )
 
 
 class Shutdown(Section):
     """What happens at SIGTERM."""
 
-    grace_seconds: Positive = Field(25, description="What can finish in this time finishes; the rest is handed back.")
-    cancel_seconds: Positive = Field(5, description="How long a cancelled handler may take to end.")
+    grace_seconds: Positive = Field(
+        default=25, description="What can finish in this time finishes; the rest is handed back."
+    )
+    cancel_seconds: Positive = Field(default=5, description="How long a cancelled handler may take to end.")
 
 
 class Services(Section):
     """How supervised services are restarted."""
 
-    backoff_first_seconds: Positive = Field(0.2, description="Wait before the first restart; doubles after that.")
-    backoff_max_seconds: Positive = Field(30, description="Longest wait between restarts.")
-    healthy_seconds: Positive = Field(60, description="After this long in good health the back-off starts anew.")
-    restart_limit: Count = Field(20, description="A service that restarts more often than this …")
-    restart_window_seconds: Positive = Field(60, description="… within this time is FATAL.")
+    backoff_first_seconds: Positive = Field(
+        default=0.2, description="Wait before the first restart; doubles after that."
+    )
+    backoff_max_seconds: Positive = Field(default=30, description="Longest wait between restarts.")
+    healthy_seconds: Positive = Field(
+        default=60, description="After this long in good health the back-off starts anew."
+    )
+    restart_limit: Count = Field(default=20, description="A service that restarts more often than this …")
+    restart_window_seconds: Positive = Field(default=60, description="… within this time is FATAL.")
 
 
 class Watchdog(Section):
     """The heartbeat chain: beat, broker, pool and handler in one round."""
 
-    period_seconds: Positive = Field(60, description="How often the heartbeat is scheduled and read.")
-    misses: Count = Field(5, description="More misses than this in a row …")
-    silence_seconds: Positive = Field(900, description="… and no success for this long restart beat.")
-    heartbeat_seconds: Positive = Field(600, description="How long the heartbeat key lives.")
+    period_seconds: Positive = Field(default=60, description="How often the heartbeat is scheduled and read.")
+    misses: Count = Field(default=5, description="More misses than this in a row …")
+    silence_seconds: Positive = Field(default=900, description="… and no success for this long restart beat.")
+    heartbeat_seconds: Positive = Field(default=600, description="How long the heartbeat key lives.")
 
 
 class Probes(Section):
     """Files and figures for whoever watches from outside."""
 
-    touch_seconds: Positive = Field(15, description="How often a live service's liveness file is touched.")
-    loop_sample_seconds: Positive = Field(0.1, description="How often the event loop's lag is measured.")
-    loop_stall_seconds: Positive = Field(2, description="Stacks are dumped when the loop stands still this long.")
+    touch_seconds: Positive = Field(
+        default=15, description="How often a live service's liveness file is touched."
+    )
+    loop_sample_seconds: Positive = Field(
+        default=0.1, description="How often the event loop's lag is measured."
+    )
+    loop_stall_seconds: Positive = Field(
+        default=2, description="Stacks are dumped when the loop stands still this long."
+    )
 
 
 class Beat(Section):
     """The scheduler of periodic ticks."""
 
-    tick_expires_seconds: Positive = Field(900, description="A tick nobody ran within this time is dropped.")
-    tenants_reload_seconds: Positive = Field(60, description="How often the list of tenants is read again.")
-    period_factor: Positive = Field(1, description="Multiplies every period: 10 makes a quiet hive, 0.1 a busy one.")
+    tick_expires_seconds: Positive = Field(
+        default=900, description="A tick nobody ran within this time is dropped."
+    )
+    tenants_reload_seconds: Positive = Field(
+        default=60, description="How often the list of tenants is read again."
+    )
+    period_factor: Positive = Field(
+        default=1, description="Multiplies every period: 10 makes a quiet hive, 0.1 a busy one."
+    )
 
 
 class Pool(Section):
     """A bounded number of slots shared by the task groups of its queues."""
 
     slots: int = Field(ge=0, description="Handlers at once; 0 switches the pool off.")
-    prefetch: int = Field(1, ge=0, description="Messages claimed beyond the free slots.")
-    ledger: tuple[str, ...] = Field((), description="Its queues in Postgres.")
-    stream: tuple[str, ...] = Field((), description="Its queues in Redis.")
+    prefetch: int = Field(default=1, ge=0, description="Messages claimed beyond the free slots.")
+    ledger: tuple[str, ...] = Field(default=(), description="Its queues in Postgres.")
+    stream: tuple[str, ...] = Field(default=(), description="Its queues in Redis.")
 
 
 class Fetch(Section):
     """Children that run connectors and parsers, one attempt each."""
 
-    memory_mb: Count = Field(1024, description="A child above this is ended and reported as out of memory.")
-    stall_seconds: Positive = Field(300, description="A child that yields nothing for this long is ended.")
-    wall_seconds: Positive = Field(21600, description="A child that runs this long is ended; its attempt goes on from the checkpoint.")
-    user: str = Field("nobody", description="Whom children run as where hive is root.")
-    unprocessed_batches: Count = Field(8, description="A crawl waits while this many of its batches are unprocessed.")
-    batch_documents: Count = Field(16, description="Documents in a batch.")
-    batch_bytes: Count = Field(8 * 1024 * 1024, description="Size of a stored batch at the most.")
+    memory_mb: Count = Field(
+        default=1024, description="A child above this is ended and reported as out of memory."
+    )
+    stall_seconds: Positive = Field(
+        default=300, description="A child that yields nothing for this long is ended."
+    )
+    wall_seconds: Positive = Field(
+        default=21600,
+        description="A child that runs this long is ended; its attempt goes on from its checkpoint.",
+    )
+    user: str = Field(default="nobody", description="Whom children run as where hive is root.")
+    unprocessed_batches: Count = Field(
+        default=8, description="A crawl waits while this many of its batches are unprocessed."
+    )
+    batch_documents: Count = Field(default=16, description="Documents in a batch.")
+    batch_bytes: Count = Field(default=8 * 1024 * 1024, description="Size of a stored batch at the most.")
 
 
 class Documents(Section):
     """How documents become chunks."""
 
-    max_file_mb: Count = Field(50, description="A larger document is reported, not read.")
-    chunk_characters: Count = Field(1200, description="Length of a chunk at the most.")
-    chunk_overlap_characters: int = Field(0, ge=0, description="Text repeated between neighbouring chunks.")
+    max_file_mb: Count = Field(default=50, description="A larger document is reported, not read.")
+    chunk_characters: Count = Field(default=1200, description="Length of a chunk at the most.")
+    chunk_overlap_characters: int = Field(
+        default=0, ge=0, description="Text repeated between neighbouring chunks."
+    )
 
     @model_validator(mode="after")
     def _fit(self) -> Self:
@@ -194,17 +259,27 @@ class Documents(Section):
 class FilesConnector(Section):
     """The `files` connector."""
 
-    roots: tuple[Path, ...] = Field((), description="Folders it may read below; the state folder is always refused.")
+    roots: tuple[Path, ...] = Field(
+        default=(), description="Folders it may read below; the state folder is always refused."
+    )
 
 
 class WebConnector(Section):
     """The `web` connector."""
 
-    user_agent: str = Field("hive-crawler", description="Sent with every request and looked up in robots.txt.")
-    request_seconds: Positive = Field(30, description="Deadline of one request, body included.")
-    pause_seconds: float = Field(0.0, ge=0, description="Wait between two requests; robots.txt may ask for more.")
-    max_pages: Count = Field(1000, description="Pages of one crawl, unless the connector says otherwise.")
-    max_depth: Count = Field(10, description="Links followed from the start page, unless the connector says otherwise.")
+    user_agent: str = Field(
+        default="hive-crawler", description="Sent with every request and looked up in robots.txt."
+    )
+    request_seconds: Positive = Field(default=30, description="Deadline of one request, body included.")
+    pause_seconds: float = Field(
+        default=0.0, ge=0, description="Wait between two requests; robots.txt may ask for more."
+    )
+    max_pages: Count = Field(
+        default=1000, description="Pages of one crawl, unless the connector says otherwise."
+    )
+    max_depth: Count = Field(
+        default=10, description="Links followed from the start page, unless the connector says otherwise."
+    )
 
 
 class Connectors(Section):
@@ -217,24 +292,29 @@ class Connectors(Section):
 class Embedding(Section):
     """The model server. Without a URL, hive starts its own."""
 
-    url: str = Field("", description="An OpenAI-compatible server: http://host:port/v1")
-    api_key: SecretStr = Field(SecretStr(""), description="Sent as a bearer token to that server.")
-    model: str = Field("wordllama-256", description="The model's name, as the server knows it.")
-    dimension: int = Field(256, ge=1, le=4000, description="Length of its vectors; must fit the index.")
-    batch_texts: Count = Field(64, description="Texts in one request.")
-    request_seconds: Positive = Field(60, description="Deadline of one request.")
+    url: str = Field(default="", description="An OpenAI-compatible server: http://host:port/v1")
+    api_key: SecretStr = Field(default=SecretStr(""), description="Sent as a bearer token to that server.")
+    model: str = Field(default="wordllama-256", description="The model's name, as the server knows it.")
+    dimension: int = Field(
+        default=256, ge=1, le=4000, description="Length of its vectors; must fit the index."
+    )
+    batch_texts: Count = Field(default=64, description="Texts in one request.")
+    request_seconds: Positive = Field(default=60, description="Deadline of one request.")
 
 
 class Search(Section):
     """How documents are found."""
 
-    language: str = Field("english", description="Postgres text search configuration of new indexes.")
+    language: str = Field(default="english", description="Postgres text search configuration of new indexes.")
 
 
 class Secrets(Section):
     """The key that connectors' credentials are sealed with."""
 
-    key: SecretStr = Field(SecretStr(""), description="32 bytes, base64; without it a key file is made in the state folder.")
+    key: SecretStr = Field(
+        default=SecretStr(""),
+        description="32 bytes, base64; without it a key file is made in the state folder.",
+    )
 
 
 def default_pools() -> dict[str, Pool]:
@@ -306,7 +386,9 @@ class Settings(Section):
         for name, pool in self.pools.items():
             for queue in (*pool.ledger, *pool.stream):
                 if queue in owners:
-                    raise ValueError(f"queue {queue!r} stands in pool {owners[queue]!r} and again in {name!r}")
+                    raise ValueError(
+                        f"queue {queue!r} stands in pool {owners[queue]!r} and again in {name!r}"
+                    )
                 owners[queue] = name
         for name, seconds in self.schedules.items():
             if seconds < 0:

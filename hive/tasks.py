@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overload
 
 from hive.backoff import Retry
 from hive.broker.port import Lane
@@ -54,7 +54,7 @@ class TaskOptions:
 
 
 class Task(Generic[P]):
-    """A registered function. Call ``send`` to enqueue it; calling the task itself runs the function directly."""
+    """A registered function: ``send`` enqueues it, calling the task itself runs the function directly."""
 
     def __init__(self, function: Callable[..., Any], options: TaskOptions) -> None:
         self.function = function
@@ -104,16 +104,16 @@ class Task(Generic[P]):
         return Sender(
             self,
             client,
-            dict(
-                tenant=tenant,
-                connection=connection,
-                key=key,
-                while_running=while_running,
-                lane=lane,
-                delay_seconds=delay_seconds,
-                expires_seconds=expires_seconds,
-                parent=parent,
-            ),
+            {
+                "tenant": tenant,
+                "connection": connection,
+                "key": key,
+                "while_running": while_running,
+                "lane": lane,
+                "delay_seconds": delay_seconds,
+                "expires_seconds": expires_seconds,
+                "parent": parent,
+            },
         )
 
 
@@ -134,21 +134,22 @@ class Registry:
     """The tasks one process knows, by name."""
 
     def __init__(self) -> None:
-        self._tasks: dict[TaskName, Task[Any]] = {}
+        self._tasks: dict[TaskName, Task[...]] = {}
         self._lock = threading.Lock()
 
-    def add(self, task: Task[Any]) -> None:
+    def add(self, task: Task[...]) -> None:
         """Register ``task``; a second function under the same name is refused."""
         with self._lock:
             known = self._tasks.get(task.name)
             if known is not None and known.function is not task.function:
                 raise ConfigurationError(
-                    f"two tasks are named {task.name!r}: {_where(known.function)} and {_where(task.function)}",
+                    f"two tasks are named {task.name!r}: "
+                    f"{_where(known.function)} and {_where(task.function)}",
                     remedy="give one of them another name",
                 )
             self._tasks[task.name] = task
 
-    def get(self, name: str) -> Task[Any]:
+    def get(self, name: str) -> Task[...]:
         """The task of that name; raises UnknownTask."""
         try:
             return self._tasks[TaskName(name)]
@@ -160,7 +161,7 @@ class Registry:
     def __contains__(self, name: object) -> bool:
         return name in self._tasks
 
-    def __iter__(self) -> Iterator[Task[Any]]:
+    def __iter__(self) -> Iterator[Task[...]]:
         return iter(self._tasks.values())
 
 
@@ -209,7 +210,7 @@ def task(
     ``name`` defaults to the function's name. ``scope="system"`` is for work that belongs to no tenant.
     """
 
-    def register(function: Callable[..., Any]) -> Task[Any]:
+    def register(function: Callable[..., Any]) -> Task[...]:
         is_coroutine = inspect.iscoroutinefunction(function)
         if process and is_coroutine:
             raise ConfigurationError(f"task {function.__name__}: process=True needs a plain `def`")
@@ -218,7 +219,7 @@ def task(
         if soft_seconds is not None and hard_seconds is not None and hard_seconds < soft_seconds:
             raise ConfigurationError(f"task {function.__name__}: hard_seconds is below soft_seconds")
         execution = Execution.PROCESS if process else Execution.LOOP if is_coroutine else Execution.THREAD
-        made: Task[Any] = Task(
+        made: Task[...] = Task(
             function,
             TaskOptions(
                 name=TaskName(name or function.__name__),
@@ -239,4 +240,4 @@ def task(
 
 
 def _where(function: Callable[..., Any]) -> str:
-    return f"{cast(str, function.__module__)}.{function.__qualname__}"
+    return f"{function.__module__}.{function.__qualname__}"

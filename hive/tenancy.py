@@ -1,7 +1,7 @@
 """The current tenant, and the names made from it. Everything here fails closed: no tenant, no work."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -42,7 +42,7 @@ def current_tenant_or_none() -> TenantId | None:
 
 
 @contextmanager
-def acting_for(tenant: TenantId | None) -> Iterator[None]:
+def acting_for(tenant: TenantId | None) -> Generator[None]:
     """Run the body for ``tenant`` (None: as system work). Nests; the outer tenant comes back afterwards."""
     token = _current.set(tenant)
     try:

@@ -214,7 +214,7 @@ class Broker(Protocol):
         ...
 
     async def wait(self, queue: QueueName, timeout_seconds: float) -> None:
-        """Return when ``queue`` may have something to claim, or when the time is over. May wake for nothing."""
+        """Return when ``queue`` may have something to claim or the time is over. May wake for nothing."""
         ...
 
     async def renew(self, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
@@ -245,7 +245,7 @@ class Broker(Protocol):
         ...
 
     async def sweep(self, queues: Sequence[QueueName]) -> Swept:
-        """One round of upkeep: promote what is due, bring back what was abandoned. Any process may call it."""
+        """One round of upkeep: promote what is due, bring back what was abandoned. Any process may do it."""
         ...
 
     async def owner_died(self, owner: ProcessId) -> int:

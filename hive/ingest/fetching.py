@@ -1,7 +1,7 @@
 """The port between the fetch job and the child that runs the connector, and the values that cross it.
 
     parent ── FetchRequest ─▶ child
-    parent ◀─ BatchReady | CheckpointReached | Question | Progressed | DocumentFailed | FetchFailed | FetchDone ── child
+    parent ◀─ BatchReady | CheckpointReached | Question | Progressed | FetchFailed | FetchDone ── child
     parent ── answer(Question) ─▶ child
 
 ``pools.fetch`` implements it; ``hive.ingest`` uses it; the supervisor brings the two together.
@@ -43,7 +43,7 @@ class ParsedDocument:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchRequest:
-    """What a child is told: one connector, its configuration and credential, where to go on, and the limits."""
+    """What a child is told: one connector, its configuration and credential, where to go on, its sizes."""
 
     kind: str
     config: Mapping[str, Json]
@@ -124,7 +124,7 @@ Frame = BatchReady | CheckpointReached | Question | Progressed | FetchFailed | F
 
 
 class ChildDied(Exception):
-    """The child ended without saying that it was done: how, and with what. Charged to the job's crash budget."""
+    """The child ended without saying that it was done. Charged to the job's crash budget."""
 
     def __init__(self, detail: ExitDetail, summary: str) -> None:
         super().__init__(summary)

@@ -26,9 +26,9 @@ class Section:
 class SourceDocument:
     """One document as the connector read it.
 
-    ``source_id`` is unique in the tenant and stable ("file:///a/b.html", the page's URL). ``revision`` is a number of the
-    source's own that only rises for this document, if it has one. ``source_state`` comes back from
-    ``known`` in the next run: whatever tells this connector that nothing changed.
+    ``source_id`` is unique in the tenant and stable ("file:///a/b.html", the page's URL). ``revision`` is a
+    number of the source's own that only rises for this document, if it has one. ``source_state`` comes back
+    from ``known`` in the next run: whatever tells this connector that nothing changed.
     """
 
     source_id: str
@@ -66,7 +66,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pause:
-    """Nothing to yield, but alive and making progress (a long listing, a polite wait): resets the stall limit."""
+    """Nothing to yield, but alive and moving (a long listing, a polite wait): resets the stall limit."""
 
     note: str = ""
 

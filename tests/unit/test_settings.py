@@ -1,0 +1,119 @@
+"""Settings: merged key by key, unknown and impossible ones refused by name, config.toml equal to the code."""
+
+from pathlib import Path
+
+import pytest
+
+from hive.config_file import load, main, render
+from hive.errors import ConfigurationError
+from hive.settings import Settings
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _no_hive_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    for name in list(os.environ):
+        if name.startswith("HIVE_"):
+            monkeypatch.delenv(name)
+
+
+def test_config_toml_equals_the_code() -> None:
+    assert (ROOT / "config.toml").read_text("utf-8") == render()
+
+
+def test_rendered_defaults_load_as_the_defaults(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(render(), "utf-8")
+    assert load(file).model_dump() == Settings().model_dump() == load(None).model_dump()
+
+
+def test_environment_changes_one_key_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HIVE_POOLS__LIGHT__SLOTS", "48")
+    settings = load(None)
+    assert settings.pools["light"].slots == 48
+    assert settings.pools["light"].stream == Settings().pools["light"].stream
+    assert settings.pools["heavy"] == Settings().pools["heavy"]
+
+
+def test_environment_wins_over_the_file_and_the_command_line_over_both(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text("[http]\nport = 1000\nhost = '127.0.0.2'\n", "utf-8")
+    monkeypatch.setenv("HIVE_HTTP__PORT", "2000")
+    assert (load(file).http.host, load(file).http.port) == ("127.0.0.2", 2000)
+    assert load(file, overrides={"http": {"port": 3000}}).http.port == 3000
+
+
+def test_state_dir_shorthand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HIVE_STATE_DIR", "/elsewhere")
+    assert load(None).process.state_dir == Path("/elsewhere")
+
+
+def test_a_pool_of_ones_own(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text("[pools.mine]\nslots = 2\nledger = ['mine']\n", "utf-8")
+    settings = load(file)
+    assert settings.pools["mine"].ledger == ("mine",)
+    assert "light" in settings.pools
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("[http]\nprot = 1\n", "http.prot"),
+        ("[htp]\nport = 1\n", "htp"),
+        ("[http]\nport = 'many'\n", "http.port"),
+        ("[http]\nport = 70000\n", "http.port"),
+        ("[pools.light]\nslots = -1\n", "pools.light.slots"),
+        ("[pools.light]\nslot = 1\n", "pools.light.slot"),
+        ("[pools.other]\nslots = 1\nledger = ['scheduled_tasks']\n", "scheduled_tasks"),
+        ("[leases]\nrenew_seconds = 59\n", "renew_seconds"),
+        ("[leases]\nleader_seconds = 20\n", "leader_seconds"),
+        ("[documents]\nchunk_overlap_characters = 1000\n", "chunk_overlap_characters"),
+        ("[schedules]\nheartbeat = -1\n", "schedules.heartbeat"),
+        ("[http\n", "config.toml"),
+    ],
+)
+def test_bad_files_are_refused_by_name(tmp_path: Path, text: str, named: str) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(text, "utf-8")
+    with pytest.raises(ConfigurationError, match=named.replace(".", r"\.")):
+        load(file)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("HIVE_HTTP__PROT", "1"),
+        ("HIVE_PORT", "1"),
+        ("HIVE_HTTPS__PORT", "1"),
+        ("HIVE_REDIS__ENABLED", "perhaps"),
+    ],
+)
+def test_bad_environment_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigurationError):
+        load(None)
+
+
+def test_a_missing_file_is_not_silently_empty(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="no such file"):
+        load(tmp_path / "absent.toml")
+
+
+def test_secrets_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HIVE_POSTGRES__DSN", "postgresql://u:hunter2@h/d")
+    assert "hunter2" not in repr(load(None))
+
+
+def test_drift_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "config.toml"
+    assert main(["--write", str(file)]) == 0
+    assert main(["--check", str(file)]) == 0
+    file.write_text(file.read_text() + "# more\n")
+    assert main(["--check", str(file)]) == 1
+    assert "make config" in capsys.readouterr().err
