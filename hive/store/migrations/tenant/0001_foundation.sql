@@ -46,7 +46,7 @@ create table index_attempt (
     status           text not null default 'not_started' check (status in
         ('not_started', 'in_progress', 'completed', 'completed_with_errors', 'failed', 'cancelled', 'interrupted')),
     job              uuid,                           -- its fetch job
-    fetch_done       boolean not null default false, -- the connector has yielded everything
+    fetch_outcome    text check (fetch_outcome in ('complete', 'failed', 'interrupted')), -- null: not at its end
     checkpoint       jsonb,                          -- where the connector goes on; committed with the batch before it
     unchanged        bigint not null default 0,      -- documents seen and skipped by the connector; part of the checkpoint
     next_batch       integer not null default 0,
@@ -78,8 +78,12 @@ create table index_batch (
     error          text,
     created_at     timestamptz not null default now(),
     finished_at    timestamptz,
-    unique (attempt, number)
+    unique (attempt, number),
+    constraint done_is_counted
+        check ((status = 'done') = (documents_new is not null) and (status <> 'done' or payload is null)),
+    constraint failed_has_cause check (status <> 'failed' or error is not null)
 );
+alter table index_batch alter column payload set storage external;  -- it is compressed already
 create index index_batch_open on index_batch (attempt) where status = 'stored';
 
 create table index_error (
