@@ -32,7 +32,9 @@ def until(condition: Callable[[], Any], seconds: float, what: str) -> Any:
 class HiveProcess:
     """One hive on one state folder. ``start`` may be called again after it has ended."""
 
-    def __init__(self, state: Path, environment: Mapping[str, str] | None = None, cwd: Path | None = None) -> None:
+    def __init__(
+        self, state: Path, environment: Mapping[str, str] | None = None, cwd: Path | None = None
+    ) -> None:
         self.state = state
         self.cwd = cwd or state.parent
         self.log_path = state.parent / f"{state.name}.log"
@@ -87,7 +89,9 @@ class HiveProcess:
 
     @property
     def pid(self) -> int:
-        return until(lambda: next((line["pid"] for line in self._lines() if "pid" in line), None), 10, "a pid")
+        return until(
+            lambda: next((line["pid"] for line in self._lines() if "pid" in line), None), 10, "a pid"
+        )
 
     def exit_code(self) -> int | None:
         """The exit code of hive itself (negative: the signal), None while it runs."""
@@ -105,7 +109,9 @@ class HiveProcess:
                 self._cradle.wait(15)
             except subprocess.TimeoutExpired:
                 left = subprocess.run(
-                    ["ps", "-o", "pid,ppid,args", "--ppid", str(self._cradle.pid)], capture_output=True, text=True
+                    ["ps", "-o", "pid,ppid,args", "--ppid", str(self._cradle.pid)],
+                    capture_output=True,
+                    text=True,
                 ).stdout
                 raise AssertionError(f"processes of an ended hive are left:\n{left}") from None
         except AssertionError as error:
