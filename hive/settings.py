@@ -196,6 +196,16 @@ class Probes(Section):
     )
 
 
+class Monitoring(Section):
+    """When the monitoring ticks raise an alarm in the log."""
+
+    queue_age_seconds: Positive = Field(900, description="The oldest claimable message of a queue waits this long.")
+    process_silence_seconds: Positive = Field(60, description="A hive that did not stop was not seen for this long.")
+    transaction_seconds: Positive = Field(
+        300, description="A transaction is open this long: an old snapshot makes every claim slow."
+    )
+
+
 class Beat(Section):
     """The scheduler of periodic ticks."""
 
@@ -366,6 +376,7 @@ class Settings(Section):
     services: Services = Services()
     watchdog: Watchdog = Watchdog()
     probes: Probes = Probes()
+    monitoring: Monitoring = Monitoring()
     beat: Beat = Beat()
     schedules: dict[str, float] = Field(
         default_factory=default_schedules, description="Seconds between ticks of each periodic task; 0: off."
