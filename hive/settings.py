@@ -165,7 +165,10 @@ class Services(Section):
     backoff_first_seconds: Positive = Field(
         default=0.2, description="Wait before the first restart; doubles after that."
     )
-    backoff_max_seconds: Positive = Field(default=30, description="Longest wait between restarts.")
+    backoff_max_seconds: Positive = Field(
+        default=2,
+        description="Longest wait between restarts; short, so that a crash loop uses up its budget.",
+    )
     healthy_seconds: Positive = Field(
         default=60, description="After this long in good health the back-off starts anew."
     )

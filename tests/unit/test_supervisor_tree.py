@@ -2,13 +2,13 @@
 
 import anyio
 import pytest
-from manual_clock import ManualClock
 
 from hive.clock import SystemClock
 from hive.errors import NotFound, StoreDown
 from hive.events import Events, ServiceChanged
 from hive.pulse import Pulse
 from hive.settings import Services
+from manual_clock import ManualClock
 from supervisor.restarts import RestartBudget
 from supervisor.service import FatalService, Service, ServiceState
 from supervisor.tree import ServiceTree
@@ -119,7 +119,7 @@ async def test_restart_ends_only_that_service_and_needs_no_budget() -> None:
         for round_number in range(1, 12):
             await services.running("stale")
             services.restart("stale", "stale pulse")
-            await until(lambda: stale.runs == round_number + 1)  # noqa: B023
+            await until(lambda: stale.runs == round_number + 1)
         assert neighbour.runs == 1
         assert neighbour.cancelled == 0
 
