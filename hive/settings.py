@@ -202,10 +202,14 @@ class Probes(Section):
 class Monitoring(Section):
     """When the monitoring ticks raise an alarm in the log."""
 
-    queue_age_seconds: Positive = Field(900, description="The oldest claimable message of a queue waits this long.")
-    process_silence_seconds: Positive = Field(60, description="A hive that did not stop was not seen for this long.")
+    queue_age_seconds: Positive = Field(
+        default=900, description="The oldest claimable message of a queue waits this long."
+    )
+    process_silence_seconds: Positive = Field(
+        default=60, description="A hive that did not stop was not seen for this long."
+    )
     transaction_seconds: Positive = Field(
-        300, description="A transaction is open this long: an old snapshot makes every claim slow."
+        default=300, description="A transaction is open this long: an old snapshot makes every claim slow."
     )
 
 
