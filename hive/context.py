@@ -4,6 +4,9 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
+import anyio
+from anyio.from_thread import BlockingPortal
+
 from hive.broker.port import Broker, BrokerKind, Delivery, TransactionalBroker
 from hive.errors import ConfigurationError, LeaseLost
 from hive.ids import MessageId, TenantId
@@ -44,6 +47,9 @@ class Context:
         self._stores = stores
         self._services = services
         self._settled = False
+        self._stop_requested = False
+        self._stopping: anyio.Event | None = None
+        self._portal: BlockingPortal | None = None
 
     @property
     def id(self) -> MessageId:
@@ -98,6 +104,52 @@ class Context:
         """Record how far the job is. Raises ``LeaseLost`` when the job is no longer ours."""
         if not await self._broker.progress(self.delivery, stage=stage, done=done, total=total):
             raise LeaseLost(f"job {self.id} was taken over")
+
+    @property
+    def stopping(self) -> anyio.Event:
+        """Set when this job must make room: wait for it to store a checkpoint, then raise ``HandedBack``.
+
+        A handler that never looks at it is cancelled at once instead; one that does gets
+        ``shutdown.cancel_seconds`` first. For handlers on the loop.
+        """
+        if self._stopping is None:
+            self._stopping = anyio.Event()
+            if self._stop_requested:
+                self._stopping.set()
+        return self._stopping
+
+    @property
+    def stop_requested(self) -> bool:
+        """Whether this job should end: cancelled, lost, late or in the way. A thread must poll this."""
+        return self._stop_requested
+
+    @property
+    def listens(self) -> bool:
+        """Whether the handler has looked at ``stopping``."""
+        return self._stopping is not None
+
+    def request_stop(self) -> None:
+        """Set ``stopping`` and ``stop_requested``. The pool calls this, on the loop."""
+        self._stop_requested = True
+        if self._stopping is not None:
+            self._stopping.set()
+
+    @property
+    def portal(self) -> BlockingPortal:
+        """The loop, as a plain ``def`` handler reaches it from its thread.
+
+        ``context.portal.call(context.progress, "reading", 1, 9)`` awaits in the loop;
+        ``with context.portal.wrap_async_context_manager(context.transaction()) as connection:`` enters.
+        """
+        if self._portal is None:
+            raise ConfigurationError(
+                f"task {self.delivery.task}: only plain `def` handlers have a portal", remedy="use await"
+            )
+        return self._portal
+
+    def attach_portal(self, portal: BlockingPortal) -> None:
+        """Give a handler that runs in a thread its way to the loop. The pool calls this."""
+        self._portal = portal
 
     def service(self, kind: type[T]) -> T:
         """The process's one object of this type, such as an embedding client."""

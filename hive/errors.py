@@ -118,3 +118,15 @@ class Permanent(HiveError):
     """Raised by a task to fail at once, whatever its retry policy."""
 
     code = "permanent"
+
+
+class HandedBack(HiveError):
+    """Raised by a handler that stopped early because it was asked to (``context.stopping``).
+
+    The job goes back in line without a burned attempt; what the handler has stored so far stays.
+    """
+
+    code = "handed_back"
+
+    def __init__(self, message: str = "stopped early, as asked") -> None:
+        super().__init__(message)

@@ -11,6 +11,7 @@
 | StoreChanged | a store went away or came back |
 | LoopStalled | the event loop did not turn for a while |
 | FetchExited | a fetch child ended |
+| SlotWrittenOff | a handler ran past its hard deadline and cannot be ended: its slot is lost until it ends |
 
 Subscribers are plain functions called in turn on the loop; they must return at once.
 """
@@ -99,6 +100,17 @@ class FetchExited(Event):
     exit: str
     seconds: float
     peak_memory_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotWrittenOff(Event):
+    """``total``: the pool's lost slots, this one included."""
+
+    pool: str
+    queue: QueueName
+    task: str
+    job: MessageId
+    total: int
 
 
 E = TypeVar("E", bound=Event)

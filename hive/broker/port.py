@@ -85,6 +85,8 @@ class Delivery:
 
     ``fence`` rises with each claim of the message; a settle with an older one changes nothing.
     ``attempt`` counts from 1. ``receipt`` is the carrier's own handle (a stream entry id, say).
+    ``redelivered``: an earlier claim ended without an outcome, since its process died or its lease ended;
+    a pool then notes the start (``mark_started``) before it enters the handler: crash loops get charged.
     """
 
     id: MessageId
@@ -104,6 +106,7 @@ class Delivery:
     trace: str | None = None
     receipt: str = ""
     enqueued_at: datetime | None = None
+    redelivered: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
