@@ -8,7 +8,7 @@ from hive.errors import NotFound, StoreDown
 from hive.events import Events, ServiceChanged
 from hive.pulse import Pulse
 from hive.settings import Services
-from manual_clock import ManualClock
+from hive.testing.manual_clock import ManualClock
 from supervisor.restarts import RestartBudget
 from supervisor.service import FatalService, Service, ServiceState
 from supervisor.tree import ServiceTree
