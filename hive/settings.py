@@ -75,6 +75,9 @@ class Embedded(Section):
         default=64, description="Small: it shares the container with hive."
     )
     valkey_max_memory_mb: Count = Field(default=256, description="Valkey refuses writes above this.")
+    user: str = Field(
+        default="daemon", description="Whom they run as where hive is root; not the fetch children's user."
+    )
 
 
 class Http(Section):

@@ -1,0 +1,196 @@
+"""The embedded Valkey: started with hive, ended with it. Its log of writes keeps its data, to the second."""
+
+import signal
+from asyncio import open_unix_connection
+from pathlib import Path
+from urllib.parse import quote
+
+import anyio
+import structlog
+
+from hive.embedded.binaries import valkey_program
+from hive.embedded.folder import StoreFolder
+from hive.embedded.privileges import Identity, launch_command, server_identity
+from hive.embedded.process import ServerProcess
+from hive.errors import StoreDown, StoresMissing
+from hive.settings import Embedded
+
+log = structlog.get_logger(__name__)
+
+_STOP = ((signal.SIGTERM, 10.0), (signal.SIGKILL, 5.0))
+_START_SECONDS = 120.0  # the log of writes is read first
+_PROGRAMS = frozenset({"valkey-server"})
+_LOG_FOLDER = "appendonlydir"
+
+# Its working directory is its folder, so no path but the socket's stands here. It comes by a pipe: the
+# password shows neither on a command line nor in a second file.
+_CONFIGURATION = """\
+port 0
+unixsocket {socket}
+unixsocketperm 700
+requirepass {password}
+dir ./
+appendonly yes
+appendfsync everysec
+aof-load-truncated yes
+save ""
+maxmemory {megabytes}mb
+maxmemory-policy noeviction
+databases 16
+daemonize no
+logfile ""
+loglevel notice
+always-show-logo no
+tcp-keepalive 60
+"""
+
+
+class EmbeddedValkey:
+    """A Valkey 9 under ``state_dir``. One at a time: a second hive there gets ``Conflict``."""
+
+    def __init__(self, state_dir: Path, settings: Embedded, *, program: Path | None = None) -> None:
+        self._settings = settings
+        self._program = program
+        self._folder = StoreFolder(state_dir, "valkey")
+        self._log_path = self._folder.path / "server.log"
+        self._process: ServerProcess | None = None
+        self._stopping = False
+
+    @property
+    def pid(self) -> int | None:
+        """The server's process, while it runs."""
+        return None if self._process is None or self._process.ended else self._process.pid
+
+    @property
+    def url(self) -> str:
+        """The address, password included. Also answers while another process runs the server.
+
+        Raises StoresMissing when it never ran here.
+        """
+        password = self._folder.password()
+        if password is None:
+            raise StoresMissing(
+                f"there is no embedded Valkey in {self._folder.path} yet", remedy="start hive once"
+            )
+        return f"unix://:{quote(password)}@{quote(str(self._socket))}"
+
+    async def start(self) -> str:
+        """Start the server and wait until it has read its data and answers; returns the URL.
+
+        Does nothing if it runs already. Raises ConfigurationError (not installed, no user to run as),
+        Conflict (another hive's folder: a second server would silently take the socket over) or StoresMissing
+        (it does not start: the disk is full, say). Cancelled, it leaves no server behind.
+        """
+        if self.pid is not None:
+            return self.url
+        self._stopping = False
+        program = self._program or valkey_program()
+        identity = server_identity(self._settings.user)
+        self._folder.lock()
+        started = False
+        try:
+            self._folder.prepare(identity)
+            await self._folder.end_leftovers(_PROGRAMS, (self._folder.path,))
+            if self._folder.password() is None:
+                self._folder.new_password()
+            await self._launch(program, identity)
+            started = True
+        except OSError as error:
+            raise StoresMissing(f"{self._folder.path} cannot be used: {error.strerror or error}") from error
+        finally:
+            if not started:
+                await self._end()
+        return self.url
+
+    async def run(self) -> None:
+        """The service: start the server if it does not run, then wait.
+
+        Raises StoreDown when it ends by itself, so that the service tree starts it again; returns after
+        ``stop()``. Cancelled, it leaves the server running: the stores outlive whoever still writes to them.
+        """
+        await self.start()
+        process = self._process
+        assert process is not None
+        await process.wait()
+        if not self._stopping:
+            log.error("embedded.died", store="valkey", exit=process.exit, tail=process.log_tail()[-500:])
+            raise StoreDown("embedded Valkey", "running", f"it ended with {process.exit}")
+
+    async def stop(self) -> None:
+        """Shut the server down, its log of writes synced, and let the folder go. At most 15 s."""
+        self._stopping = True
+        await self._end()
+
+    @property
+    def _socket(self) -> Path:
+        return self._folder.socket_folder() / "valkey.sock"
+
+    async def _end(self) -> None:
+        if self._process is not None:
+            await self._process.stop(_STOP)
+            self._process = None
+        if self._folder.locked:
+            self._folder.remove_socket_folder()
+            self._folder.unlock()
+
+    async def _launch(self, program: Path, identity: Identity | None) -> None:
+        try:
+            await self._launch_once(program, identity)
+        except StoresMissing:
+            broken = self._folder.path / _LOG_FOLDER
+            process = self._process
+            if process is None or "Bad file format reading the append only file" not in process.log_tail():
+                raise
+            # Nothing in Redis is irreplaceable (a job is a Postgres row), so a damaged log is no reason to
+            # stay down.
+            kept = self._folder.path / f"{_LOG_FOLDER}.broken"
+            log.error("embedded.log_broken", store="valkey", moved_to=str(kept))
+            await self._folder.replace_tree(broken, kept)
+            await self._launch_once(program, identity)
+
+    async def _launch_once(self, program: Path, identity: Identity | None) -> None:
+        password = self._folder.password()
+        assert password is not None
+        self._folder.make_socket_folder(identity)
+        configuration = _CONFIGURATION.format(
+            socket=self._socket, password=password, megabytes=self._settings.valkey_max_memory_mb
+        )
+        launcher = launch_command(identity, death_signal="TERM", program=program, walks_to=())
+        process = ServerProcess.start(
+            [*launcher, str(program), "-"],
+            cwd=self._folder.path,
+            log_path=self._log_path,
+            stdin=configuration.encode(),
+        )
+        self._process = process
+        with anyio.move_on_after(_START_SECONDS):
+            while not process.ended:
+                if await _answers(self._socket, password):
+                    log.info("embedded.started", store="valkey", pid=process.pid)
+                    return
+                await anyio.sleep(0.01)
+        tail = process.log_tail()
+        if "No space left on device" in tail or "Disk quota exceeded" in tail:
+            raise StoresMissing(
+                f"the disk is full: the embedded Valkey in {self._folder.path} does not start",
+                remedy="make room there, or choose another folder with --state or HIVE_STATE_DIR",
+            )
+        raise StoresMissing(
+            f"the embedded Valkey failed while starting ({process.exit}): {tail[-300:]}",
+            remedy=f"see {self._log_path}, or set HIVE_REDIS__URL to a server of your own",
+        )
+
+
+async def _answers(socket: Path, password: str) -> bool:
+    """Whether the server is there and has read its data; while it reads, it answers -LOADING."""
+    try:
+        with anyio.fail_after(2):
+            reader, writer = await open_unix_connection(str(socket))
+            try:
+                writer.write(f"AUTH {password}\r\nPING\r\n".encode())
+                await reader.readline()
+                return await reader.readline() == b"+PONG\r\n"
+            finally:
+                writer.close()
+    except (OSError, TimeoutError):
+        return False
