@@ -11,6 +11,7 @@
 | StoreChanged | a store went away or came back |
 | LoopStalled | the event loop did not turn for a while |
 | FetchExited | a fetch child ended |
+| QueueMeasured | the `monitor_queues` tick counted a queue |
 | SlotWrittenOff | a handler ran past its hard deadline and cannot be ended: its slot is lost until it ends |
 
 Subscribers are plain functions called in turn on the loop; they must return at once.
@@ -111,6 +112,17 @@ class SlotWrittenOff(Event):
     task: str
     job: MessageId
     total: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueMeasured(Event):
+    """Counts above 10,000 come as 10,001."""
+
+    queue: QueueName
+    waiting: int
+    delayed: int
+    running: int
+    oldest_seconds: float | None
 
 
 E = TypeVar("E", bound=Event)

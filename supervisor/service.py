@@ -68,6 +68,7 @@ class ServiceView:
     since_seconds: float  # how long it has been in this state
     cause: str | None
     pulse_age_seconds: float | None
+    pulse_period_seconds: float | None
     stale: bool  # running, and no round was finished for three periods
 
     @property

@@ -253,6 +253,7 @@ class _Entry:
             since_seconds=since_seconds,
             cause=self.cause,
             pulse_age_seconds=age,
+            pulse_period_seconds=pulse.period_seconds if pulse is not None else None,
             # A service that was just started has had no time for a round yet.
             stale=pulse is not None
             and age is not None
