@@ -1,0 +1,239 @@
+"""The ledger: queues as rows of Postgres. Durable, transactional, the truth.
+
+A job is one row of ``hive.job`` for its whole life. A claim locks rows with ``SKIP LOCKED``, so that
+claimers never wait for each other; every later write names the fence and the owner and changes nothing if
+they no longer match. Statements that serve many deliveries at once skip locked rows as well: a handler inside
+``transaction()`` holds its own row, and must not hold up its neighbours' renewals.
+"""
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final, TypeVar
+
+import asyncpg
+import structlog
+
+from hive.broker import ledger_rows as rows
+from hive.broker.ledger_upkeep import LedgerUpkeep
+from hive.broker.ledger_wakeups import LedgerWakeups
+from hive.broker.port import BrokerKind, Delivery, Message, Published, Settlement, Verdict
+from hive.broker.queries import load
+from hive.errors import InvalidInput, LeaseLost, StoreDown
+from hive.events import Events
+from hive.ids import MessageId, ProcessId, QueueName, TaskName, TenantId
+from hive.outcomes import Completed
+from hive.settings import Crashes
+from hive.store.connection import Connection
+from hive.store.postgres import Database
+
+log = structlog.get_logger(__name__)
+
+_PUBLISH: Final = load("publish")
+_DELIVERY: Final = load("delivery")
+SETTLE: Final = load("settle")["settle"]
+# For the few rows that somebody else's transaction holds: a caller's that marked them to run again, say.
+SETTLE_WAITING: Final = SETTLE.replace("for update skip locked", "for update")
+ROWS_PER_STATEMENT: Final = 2_000
+
+T = TypeVar("T")
+Key = tuple[TenantId | None, TaskName, str]
+
+
+class Ledger(LedgerUpkeep):
+    """The broker contract over Postgres; see ``hive.broker.port`` for what each method promises.
+
+    ``lease_seconds``: how long a claim holds without a renewal, by Postgres' clock. ``crashes``: how many
+    deaths of its child, or of hive, a job may cause. ``run()`` is its background service.
+    """
+
+    kind = BrokerKind.LEDGER
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        lease_seconds: float = 60.0,
+        crashes: Crashes | None = None,
+        events: Events | None = None,
+    ) -> None:
+        del events
+        self._crashes = crashes or Crashes()
+        super().__init__(database, hive_crash_limit=self._crashes.hive_limit)
+        self._database = database
+        self.lease_seconds = lease_seconds
+        self._wakeups = LedgerWakeups(database)
+
+    async def run(self) -> None:
+        """Listen for wake-ups until cancelled; rides out outages. Without it, ``wait`` polls."""
+        await self._wakeups.run()
+
+    async def publish(
+        self, messages: Sequence[Message], *, connection: Connection | None = None
+    ) -> list[Published]:
+        """Write ``messages`` as rows, in the caller's transaction or in one of its own."""
+        if not messages:
+            return []
+        unkeyed = [each for each in messages if each.key is None]
+        keyed: dict[Key, Message] = {}
+        for each in messages:
+            if each.key is not None:
+                keyed.setdefault((each.tenant, each.task, each.key), each)
+        if connection is not None:
+            holders = await self._insert(connection, unkeyed, keyed)
+        elif (
+            len(unkeyed) <= ROWS_PER_STATEMENT
+            and len(keyed) <= ROWS_PER_STATEMENT
+            and not (unkeyed and keyed)
+        ):
+            async with self._database.acquire() as own:
+                holders = await self._insert(own, unkeyed, keyed)
+        else:
+            async with self._database.transaction() as own:
+                holders = await self._insert(own, unkeyed, keyed)
+        if connection is None:
+            for queue in {each.queue for each in messages if each.delay_seconds <= 0}:
+                self._wakeups.wake(queue)
+        answers: list[Published] = []
+        for each in messages:
+            if each.key is None:
+                answers.append(Published(id=each.id))
+                continue
+            key = (each.tenant, each.task, each.key)
+            holder = holders.get(key, keyed[key].id)
+            answers.append(Published(id=holder, duplicate=holder != each.id))
+        return answers
+
+    async def _insert(
+        self, connection: Connection, unkeyed: Sequence[Message], keyed: dict[Key, Message]
+    ) -> dict[Key, MessageId]:
+        """Write the rows; returns who holds each key."""
+        holders: dict[Key, MessageId] = {}
+        try:
+            for part in _parts(unkeyed):
+                await connection.fetch(_PUBLISH["publish_unkeyed"], *rows.message_columns(part))
+            for part in _parts(list(keyed.values())):
+                for row in await connection.fetch(_PUBLISH["publish_keyed"], *rows.message_columns(part)):
+                    holders[(row["tenant"], row["task"], row["key"])] = row["id"]
+        except (asyncpg.DataError, asyncpg.StatementTooComplexError) as error:
+            raise InvalidInput("args", f"Postgres cannot store them: {error}") from error
+        return holders
+
+    async def claim(self, queue: QueueName, owner: ProcessId, limit: int) -> list[Delivery]:
+        """Take up to ``limit`` rows in the order of lane, time and id."""
+        if limit <= 0:
+            return []
+        try:
+            async with self._database.acquire() as connection:
+                found = await connection.fetch(_DELIVERY["claim"], queue, owner, limit, self.lease_seconds)
+        except asyncpg.UniqueViolationError:
+            # Another claim took a message with the same resource at the same moment: look again later.
+            return []
+        return [rows.delivery_of(row, queue, owner) for row in found]
+
+    async def wait(self, queue: QueueName, timeout_seconds: float) -> None:
+        """Return on a notification, or after the slow poll's period at the latest."""
+        await self._wakeups.wait(queue, timeout_seconds)
+
+    async def renew(self, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
+        """Extend the leases by Postgres' clock; returns the lost ones."""
+        if not deliveries:
+            return []
+        async with self._database.acquire() as connection:
+            found = await connection.fetch(
+                _DELIVERY["renew"], *rows.claim_columns(deliveries), self.lease_seconds
+            )
+        lost = {(row["id"], row["fence"]) for row in found}
+        return [each for each in deliveries if (each.id, each.fence) in lost]
+
+    async def mark_started(self, deliveries: Sequence[Delivery]) -> None:
+        """Note that their handlers were entered."""
+        if deliveries:
+            async with self._database.acquire() as connection:
+                await connection.execute(_DELIVERY["mark_started"], *rows.claim_columns(deliveries))
+
+    async def settle(self, settlements: Sequence[Settlement]) -> list[Verdict]:
+        """Write all outcomes in one statement; a second one only for rows that were locked, or are stale."""
+        open_: dict[tuple[MessageId, int], Settlement] = {}
+        answers: list[Verdict | None] = []
+        for each in settlements:
+            mark = (each.delivery.id, each.delivery.fence)
+            if isinstance(each.outcome, Completed) and each.outcome.settled:
+                answers.append(Verdict.ACCEPTED)
+            elif mark in open_:
+                answers.append(Verdict.STALE)
+            else:
+                answers.append(None)
+                open_[mark] = each
+        verdicts: dict[tuple[MessageId, int], Verdict] = {}
+        if open_:
+            async with self._database.acquire() as connection:
+                verdicts = await self._settle(connection, SETTLE, list(open_.values()))
+                missing = [each for mark, each in open_.items() if mark not in verdicts]
+                if missing:
+                    verdicts |= await self._settle(connection, SETTLE_WAITING, missing)
+        for each, verdict in verdicts.items():
+            if verdict is Verdict.RERUN:
+                self._wakeups.wake(open_[each].delivery.queue)
+        marks = iter(open_)
+        return [each if each is not None else verdicts.get(next(marks), Verdict.STALE) for each in answers]
+
+    async def _settle(
+        self, connection: Connection, query: str, settlements: Sequence[Settlement]
+    ) -> dict[tuple[MessageId, int], Verdict]:
+        verdicts: dict[tuple[MessageId, int], Verdict] = {}
+        for part in _parts(settlements):
+            columns = (*rows.settlement_columns(part), self._crashes.child_limit)
+            for row in await _again_after_deadlock(lambda given=columns: connection.fetch(query, *given)):
+                verdicts[(row["id"], row["fence"])] = Verdict(row["verdict"])
+        return verdicts
+
+    @asynccontextmanager
+    async def transaction(self, delivery: Delivery) -> AsyncGenerator[Connection]:
+        """The handler's own transaction, which ends with the settle of its job."""
+        async with self._database.transaction(delivery.tenant) as connection:
+            held = await connection.fetchval(_DELIVERY["hold"], delivery.id, delivery.fence, delivery.owner)
+            if not held:
+                raise LeaseLost(f"job {delivery.id} was taken over, or has ended")
+            yield connection
+            done = Settlement(delivery=delivery, outcome=Completed())
+            if not await self._settle(connection, SETTLE, [done]):
+                raise LeaseLost(f"job {delivery.id} was settled inside its own transaction")
+
+    async def progress(self, delivery: Delivery, *, stage: str, done: int | None, total: int | None) -> bool:
+        """Record the progress and reset the crash budgets."""
+        async with self._database.acquire() as connection:
+            return bool(
+                await connection.fetchval(
+                    _DELIVERY["progress"],
+                    delivery.id,
+                    delivery.fence,
+                    delivery.owner,
+                    rows.printable(stage, 200),
+                    done,
+                    total,
+                )
+            )
+
+    async def cancel_requested(self, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
+        """Those whose flag is set."""
+        if not deliveries:
+            return []
+        ids, fences, _ = rows.claim_columns(deliveries)
+        async with self._database.acquire() as connection:
+            found = await connection.fetch(_DELIVERY["cancel_requested"], ids, fences)
+        flagged = {(row["id"], row["fence"]) for row in found}
+        return [each for each in deliveries if (each.id, each.fence) in flagged]
+
+
+def _parts(items: Sequence[T]) -> list[Sequence[T]]:
+    return [items[at : at + ROWS_PER_STATEMENT] for at in range(0, len(items), ROWS_PER_STATEMENT)]
+
+
+async def _again_after_deadlock(call: Callable[[], Any]) -> Any:
+    """A caller's transaction may mark rows to run again in another order than they are settled in."""
+    for _ in range(3):
+        try:
+            return await call()
+        except asyncpg.DeadlockDetectedError:
+            log.warning("ledger.deadlock")
+    raise StoreDown("Postgres", "settling", "deadlocked three times in a row")

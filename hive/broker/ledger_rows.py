@@ -1,0 +1,166 @@
+"""Rows of the ledger as the contract's values, and back."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from hive.broker.port import DeadLetter, Delivery, JobView, Lane, Message, Settlement
+from hive.broker.wire import arguments_text, check
+from hive.ids import MessageId, ProcessId, QueueName
+from hive.outcomes import (
+    Cancelled,
+    Completed,
+    ErrorKind,
+    ErrorRecord,
+    ExitDetail,
+    Failed,
+    Released,
+    Retrying,
+)
+from hive.states import JobState
+from hive.store.connection import Row
+
+Columns = tuple[list[Any], ...]
+
+
+def message_columns(messages: Sequence[Message]) -> Columns:
+    """The arrays that both publish queries take; raises InvalidInput for a message no carrier could hold."""
+    for each in messages:
+        check(each)
+    return (
+        [each.id for each in messages],
+        [each.queue for each in messages],
+        [each.tenant for each in messages],
+        [each.task for each in messages],
+        [arguments_text(each.args) for each in messages],
+        [int(each.lane) for each in messages],
+        [each.key for each in messages],
+        [each.while_running for each in messages],
+        [each.resource for each in messages],
+        [each.cost for each in messages],
+        [float(each.delay_seconds) for each in messages],
+        [each.expires_seconds for each in messages],
+        [each.max_attempts for each in messages],
+        [each.parent for each in messages],
+        [each.trace for each in messages],
+    )
+
+
+def claim_columns(deliveries: Sequence[Delivery]) -> tuple[list[MessageId], list[int], list[ProcessId]]:
+    """Ids, fences and owners: what a write of a delivery is checked by."""
+    return (
+        [each.id for each in deliveries],
+        [each.fence for each in deliveries],
+        [each.owner for each in deliveries],
+    )
+
+
+def settlement_columns(settlements: Sequence[Settlement]) -> Columns:
+    """The arrays that the settle query takes."""
+    rows = [_settlement_row(each) for each in settlements]
+    return tuple([row[at] for row in rows] for at in range(11))
+
+
+def _settlement_row(settlement: Settlement) -> tuple[Any, ...]:
+    delivery, outcome = settlement.delivery, settlement.outcome
+    delay: float = 0.0
+    error: ErrorRecord | None = None
+    exit: ExitDetail | None = None
+    summary: str | None = None
+    match outcome:
+        case Completed():
+            word = "completed"
+        case Retrying():
+            word = "crashed" if outcome.crashed else "retrying"
+            delay, error, exit = outcome.delay_seconds, outcome.error, outcome.exit
+        case Failed():
+            word, error, exit = "failed", outcome.error, outcome.exit
+        case Cancelled():
+            word, summary = "cancelled", printable(outcome.reason, 500)
+        case Released():
+            word, summary = "released", printable(outcome.reason, 500)
+    return (
+        delivery.id,
+        delivery.fence,
+        delivery.owner,
+        word,
+        max(0.0, delay),
+        error.kind.value if error else None,
+        printable(error.code, 200) if error else None,
+        printable(error.summary, 500) if error else summary,
+        exit.exit if exit else None,
+        exit.signal if exit else None,
+        exit.peak_memory_bytes if exit else None,
+    )
+
+
+def printable(text: str, longest: int) -> str:
+    """``text`` as Postgres can store it: no NUL, no half of a surrogate pair, not too long."""
+    return text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()[:longest]
+
+
+def delivery_of(row: Row, queue: QueueName, owner: ProcessId) -> Delivery:
+    """A row of the claim query."""
+    return Delivery(
+        id=row["id"],
+        queue=queue,
+        task=row["task"],
+        tenant=row["tenant"],
+        args=row["args"],
+        lane=Lane(row["lane"]),
+        owner=owner,
+        fence=row["fence"],
+        attempt=row["attempt"],
+        max_attempts=row["max_attempts"],
+        key=row["key"],
+        resource=row["resource"],
+        cost=row["cost"],
+        parent=row["parent"],
+        trace=row["trace"],
+        enqueued_at=row["created_at"],
+        redelivered=row["redelivered"],
+    )
+
+
+def view_of(row: Row) -> JobView:
+    """A row of the queries that show jobs."""
+    return JobView(
+        id=row["id"],
+        queue=row["queue"],
+        task=row["task"],
+        tenant=row["tenant"],
+        state=JobState(row["state"]),
+        lane=Lane(row["lane"]),
+        attempt=row["attempt"],
+        max_attempts=row["max_attempts"],
+        stage=row["stage"],
+        done=row["done"],
+        total=row["total"],
+        error=error_of(row) if row["error_kind"] is not None else None,
+        owner=row["owner"],
+        enqueued_at=row["created_at"],
+        run_at=row["run_at"],
+        started_at=row["started_at"],
+        finished_at=row["finished_at"],
+        args=row["args"],
+    )
+
+
+def dead_letter_of(row: Row) -> DeadLetter:
+    """A failed job as a dead letter."""
+    return DeadLetter(
+        id=row["id"],
+        queue=row["queue"],
+        task=row["task"],
+        tenant=row["tenant"],
+        args=row["args"],
+        error=error_of(row),
+        attempts=row["attempt"],
+        died_at=row["finished_at"],
+    )
+
+
+def error_of(row: Row) -> ErrorRecord:
+    """The cause that stands in a row's ``error_…`` columns."""
+    return ErrorRecord(
+        kind=ErrorKind(row["error_kind"]), code=row["error_code"] or "", summary=row["error_summary"] or ""
+    )

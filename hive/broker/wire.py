@@ -1,0 +1,294 @@
+"""The wire format: one message as JSON, for the stream and the outbox. This file is its whole description.
+
+::
+
+    {"v": 1, "id": "0192…", "task": "check", "args": {…},          always
+     "tenant": "acme", "lane": 0, "key": "k", "drop": true,        where they differ from the default
+     "resource": "r", "cost": 5, "delay": 2.5, "expires": 900,
+     "max": 2, "parent": "0191…", "trace": "…"}
+
+| field | meaning | default |
+|---|---|---|
+| v | version of this format | required |
+| id, parent | UUID as 32 hex digits | parent: none |
+| task | the task's name, 1 to 200 characters | required |
+| args | a JSON object of at most 64 KiB | required |
+| tenant | a tenant's id | none: system work |
+| lane | 0 high, 1 normal, 2 low | 1 |
+| key, resource, trace | text of at most 512 characters | none |
+| drop | `while_running` is "drop" rather than "rerun" | false |
+| cost | 1 to 1,000,000 | 1 |
+| delay, expires | seconds from the time of publishing, by the store's clock | 0, never |
+| max | how often it may run, 1 to 32,767 | 4 |
+
+The queue is not part of it: it is known from the stream's key, or the outbox's column. Unknown fields are
+ignored, so that version 1 can gain some; another version is refused. Text holds no NUL and no half of a
+surrogate pair, and numbers are finite, since Postgres could store none of these in a dead letter.
+"""
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from typing import Any, Final, NoReturn, cast
+from uuid import UUID
+
+from hive.broker.port import Arguments, Lane, Message
+from hive.errors import HiveError, InvalidInput
+from hive.ids import MessageId, QueueName, TaskName
+from hive.tenancy import parse_tenant
+
+VERSION: Final = 1
+MAX_ARGUMENT_BYTES: Final = 64 * 1024
+MAX_MESSAGE_BYTES: Final = MAX_ARGUMENT_BYTES + 8 * 1024
+MAX_TASK: Final = 200
+MAX_TEXT: Final = 512
+MAX_COST: Final = 1_000_000
+MAX_ATTEMPTS: Final = 32_767
+MAX_SECONDS: Final = 10 * 366 * 86_400.0
+
+
+class Unparsable(HiveError):
+    """A message on the wire could not be read."""
+
+    code = "unparsable"
+
+
+def encode(message: Message) -> bytes:
+    """``message`` on the wire; raises InvalidInput naming the field that does not fit."""
+    return _dump("message", envelope(message)).encode()
+
+
+def envelope(message: Message) -> dict[str, Any]:
+    """``message`` as the JSON object that stands on the wire; raises InvalidInput naming a wrong field."""
+    check(message)
+    fields: dict[str, Any] = {"v": VERSION, "id": message.id.hex, "task": message.task, "args": message.args}
+    if message.tenant is not None:
+        fields["tenant"] = message.tenant
+    if message.lane is not Lane.NORMAL:
+        fields["lane"] = int(message.lane)
+    if message.key is not None:
+        fields["key"] = message.key
+    if message.while_running == "drop":
+        fields["drop"] = True
+    if message.resource is not None:
+        fields["resource"] = message.resource
+    if message.cost != 1:
+        fields["cost"] = message.cost
+    if message.delay_seconds:
+        fields["delay"] = message.delay_seconds
+    if message.expires_seconds is not None:
+        fields["expires"] = message.expires_seconds
+    if message.max_attempts != 4:
+        fields["max"] = message.max_attempts
+    if message.parent is not None:
+        fields["parent"] = message.parent.hex
+    if message.trace is not None:
+        fields["trace"] = message.trace
+    return fields
+
+
+def arguments_text(args: Arguments) -> str:
+    """``args`` as JSON text that Postgres accepts; raises InvalidInput."""
+    text = _dump("args", args)
+    if len(text) > MAX_ARGUMENT_BYTES // 4 and len(text.encode()) > MAX_ARGUMENT_BYTES:
+        raise InvalidInput(
+            "args",
+            f"longer than {MAX_ARGUMENT_BYTES} bytes",
+            remedy="store the content and send its id",
+        )
+    return text
+
+
+def check(message: Message) -> None:
+    """Raise InvalidInput unless every field but ``args`` has a value that all carriers can hold."""
+    check_queue(message.queue)
+    _text("task", message.task, MAX_TASK)
+    if not message.task:
+        raise InvalidInput("task", "empty")
+    if message.tenant is not None:
+        parse_tenant(message.tenant)
+    for field, value in (("key", message.key), ("resource", message.resource), ("trace", message.trace)):
+        if value is not None:
+            _text(field, value, MAX_TEXT)
+    if not 1 <= message.cost <= MAX_COST:
+        raise InvalidInput("cost", f"{message.cost} is not between 1 and {MAX_COST}")
+    if not 1 <= message.max_attempts <= MAX_ATTEMPTS:
+        raise InvalidInput("max_attempts", f"{message.max_attempts} is not between 1 and {MAX_ATTEMPTS}")
+    if not 0 <= message.delay_seconds <= MAX_SECONDS:
+        raise InvalidInput("delay_seconds", f"{message.delay_seconds} is not between 0 and ten years")
+    if message.expires_seconds is not None and not 0 < message.expires_seconds <= MAX_SECONDS:
+        raise InvalidInput("expires_seconds", f"{message.expires_seconds} is not between 0 and ten years")
+
+
+def check_queue(queue: QueueName) -> None:
+    """Raise InvalidInput unless ``queue`` can be part of a Redis key and of a Postgres channel's name."""
+    if queue not in _known_queues:
+        if not _QUEUE.fullmatch(queue):
+            raise InvalidInput("queue", f"{queue[:60]!r}: a name is 1 to 48 of a–z, A–Z, 0–9, _ and -")
+        if len(_known_queues) < 10_000:
+            _known_queues.add(queue)
+
+
+_QUEUE: Final = re.compile(r"[A-Za-z0-9_-]{1,48}")
+_known_queues: Final[set[QueueName]] = set()
+
+
+def decode(raw: bytes, queue: QueueName) -> Message:
+    """The message of ``queue`` that ``raw`` stands for; raises Unparsable, never anything else."""
+    if len(raw) > MAX_MESSAGE_BYTES:
+        raise Unparsable(f"{len(raw)} bytes; a message holds {MAX_MESSAGE_BYTES}")
+    try:
+        text = raw.decode()
+        fields = _DECODER.decode(text)
+        if "\\u" in text:
+            _refuse_bad_text(fields)
+        return from_envelope(fields, queue)
+    except Unparsable:
+        raise
+    except InvalidInput as error:
+        raise Unparsable(str(error)) from error
+    except RecursionError:
+        raise Unparsable("nested too deeply") from None
+    except (ValueError, OverflowError) as error:
+        raise Unparsable(f"not JSON: {str(error)[:200]}") from error
+
+
+def from_envelope(fields: object, queue: QueueName) -> Message:
+    """The message of ``queue`` that a JSON object stands for; raises Unparsable or InvalidInput."""
+    if not isinstance(fields, dict):
+        raise Unparsable("not a JSON object")
+    given = cast("dict[str, Any]", fields)
+    if given.get("v") != VERSION or isinstance(given.get("v"), bool):
+        raise Unparsable(f"version {str(given.get('v'))[:20]!r}; this hive reads {VERSION}")
+    args = given.get("args")
+    if not isinstance(args, dict):
+        raise Unparsable("args: not a JSON object")
+    tenant = _optional(given, "tenant", str)
+    parent = _optional(given, "parent", str)
+    expires = _number(given, "expires", None)
+    lane = _optional(given, "lane", int)
+    cost = _optional(given, "cost", int)
+    attempts = _optional(given, "max", int)
+    message = Message(
+        id=_id(given.get("id"), "id"),
+        queue=queue,
+        task=TaskName(_required_text(given, "task")),
+        tenant=None if tenant is None else parse_tenant(tenant),
+        args=cast("Arguments", args),
+        lane=Lane.NORMAL if lane is None else _lane(lane),
+        key=_optional(given, "key", str),
+        while_running="drop" if _optional(given, "drop", bool) else "rerun",
+        resource=_optional(given, "resource", str),
+        cost=1 if cost is None else cost,
+        delay_seconds=_number(given, "delay", 0.0) or 0.0,
+        expires_seconds=expires,
+        max_attempts=4 if attempts is None else attempts,
+        parent=None if parent is None else _id(parent, "parent"),
+        trace=_optional(given, "trace", str),
+    )
+    check(message)
+    return message
+
+
+def _dump(field: str, value: object) -> str:
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        if "\\u0000" in text:
+            _refuse_bad_text(value)
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInput(field, "text with half of a surrogate pair") from error
+    except RecursionError:
+        raise InvalidInput(field, "nested too deeply") from None
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(field, f"not JSON: {error}") from error
+    except Unparsable as error:
+        raise InvalidInput(field, error.message) from error
+    return text
+
+
+def _text(field: str, value: str, longest: int) -> None:
+    if len(value) > longest:
+        raise InvalidInput(field, f"longer than {longest} characters")
+    if "\x00" in value:
+        raise InvalidInput(field, "text with a NUL")
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidInput(field, "text with half of a surrogate pair") from error
+
+
+def _refuse_bad_text(value: object) -> None:
+    """Raise Unparsable if any text in ``value`` holds a NUL or half of a surrogate pair."""
+    open_values: list[object] = [value]
+    while open_values:
+        each = open_values.pop()
+        if isinstance(each, str):
+            if "\x00" in each:
+                raise Unparsable("text with a NUL")
+            try:
+                each.encode()
+            except UnicodeEncodeError:
+                raise Unparsable("text with half of a surrogate pair") from None
+        elif isinstance(each, Mapping):
+            for name, inner in cast("Mapping[object, object]", each).items():
+                open_values += (name, inner)
+        elif isinstance(each, list | tuple):
+            open_values += cast("list[object]", each)
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise Unparsable(f"number {text[:40]} is too large")
+    return value
+
+
+def _no_constant(text: str) -> NoReturn:
+    raise Unparsable(f"{text} is not JSON")
+
+
+_DECODER: Final = json.JSONDecoder(parse_float=_finite, parse_constant=_no_constant)
+
+
+def _optional(fields: dict[str, Any], name: str, kind: type[Any]) -> Any:
+    value = fields.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise Unparsable(f"{name}: not of type {kind.__name__}")
+    return value
+
+
+def _required_text(fields: dict[str, Any], name: str) -> str:
+    value = _optional(fields, name, str)
+    if not value:
+        raise Unparsable(f"{name}: missing")
+    return cast(str, value)
+
+
+def _number(fields: dict[str, Any], name: str, default: float | None) -> float | None:
+    value = fields.get(name)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise Unparsable(f"{name}: not a number")
+    return float(value)
+
+
+def _lane(value: int) -> Lane:
+    try:
+        return Lane(value)
+    except ValueError:
+        raise Unparsable(f"lane: {value} is none of 0, 1, 2") from None
+
+
+def _id(value: object, name: str) -> MessageId:
+    if not isinstance(value, str) or len(value) not in (32, 36):
+        raise Unparsable(f"{name}: not a UUID")
+    try:
+        return MessageId(UUID(value))
+    except ValueError:
+        raise Unparsable(f"{name}: not a UUID") from None
