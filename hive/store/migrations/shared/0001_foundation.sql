@@ -58,7 +58,8 @@ create table hive.job (
     fence                bigint not null default 0,
     owner                uuid,
     lease_until          timestamptz,
-    rerun                boolean not null default false,
+    rerun                boolean not null default false,  -- a publish with its key came while it ran
+    redelivered          boolean not null default false,  -- an earlier claim ended without an outcome
     while_running        text not null default 'rerun' check (while_running in ('rerun', 'drop')),
     cancel_requested_at  timestamptz,
     stage                text,
@@ -80,17 +81,21 @@ create table hive.job (
         autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0.02);
 
 -- Columns that change at every renewal (lease_until, fence, stage, done) stand in no index.
+create index job_line on hive.job (queue, lane, run_at, id) where state = 'pending';
 create index job_pending on hive.job (queue, lane, tenant, run_at, id) where state = 'pending';
 create index job_future on hive.job (queue, run_at) where state in ('scheduled', 'retrying');
 create index job_running on hive.job (queue, lane, tenant) where state = 'running';
 create index job_owner on hive.job (owner) where state = 'running';
+create index job_expiring on hive.job (expires_at)
+    where expires_at is not null and state in ('scheduled', 'pending', 'retrying');
+-- A key has one live holder: a publish finds it in the same statement, whether it waits or runs, and no
+-- move of the holder (a retry, a hand-back) can meet a second one.
 create unique index job_key on hive.job (coalesce(tenant, ''), task, key)
-    where key is not null and state in ('scheduled', 'pending', 'retrying');
-create index job_key_running on hive.job (coalesce(tenant, ''), task, key)
-    where key is not null and state = 'running';
+    where key is not null and state in ('scheduled', 'pending', 'retrying', 'running');
 create unique index job_resource on hive.job (coalesce(tenant, ''), resource)
     where resource is not null and state = 'running';
-create index job_finished on hive.job (finished_at) where state in ('completed', 'failed', 'cancelled');
+create index job_finished on hive.job (finished_at) where state in ('completed', 'cancelled');
+create index job_failed on hive.job (finished_at) where state = 'failed';
 
 -- One row for each failed, crashed or repeated run.
 create table hive.job_attempt (
@@ -118,6 +123,7 @@ create table hive.dead_letter (
     task           text not null,
     args           jsonb,           -- null: could not be read
     raw            bytea,           -- what could not be read, at most 64 KiB
+    message        jsonb,           -- the rest of the wire format without its args, for a replay
     lane           smallint not null default 1,
     key            text,
     error_kind     text not null,
@@ -127,6 +133,7 @@ create table hive.dead_letter (
     died_at        timestamptz not null default now()
 );
 create index dead_letter_newest on hive.dead_letter (queue, died_at desc);
+create index dead_letter_age on hive.dead_letter (died_at);
 
 -- Stream messages sent inside a transaction; relayed after its commit by any process, then deleted.
 create table hive.outbox (
@@ -134,6 +141,13 @@ create table hive.outbox (
     queue       text not null,
     message     jsonb not null,
     created_at  timestamptz not null default now()
+);
+
+-- The fences of a stream queue are numbers below `reserved`, handed to Redis in blocks: they rise even across a
+-- wiped Redis, which asks for the next block.
+create table hive.stream_fence (
+    queue     text primary key,
+    reserved  bigint not null
 );
 
 -- Exactly-once fires of cron schedules: the row and its job commit together under the leader's term.
@@ -144,6 +158,12 @@ create table hive.schedule_fire (
     term      bigint not null,
     job       uuid,
     primary key (schedule, tenant, fire_at)
+);
+
+-- When the heartbeat chain (beat, broker, pool, handler) last came round; used only where Redis is switched off.
+create table hive.heartbeat (
+    only_row  boolean primary key default true check (only_row),
+    at        timestamptz not null
 );
 
 create table hive.api_token (
