@@ -1,0 +1,423 @@
+"""Postgres: a bounded pool whose connections carry nothing from one borrower to the next.
+
+The tenant is set per transaction, by ``set_config('search_path', …, true)``: it ends with the transaction,
+however that ends. Connections are replaced by age and by the number of schemas they saw (a backend keeps 0.35
+MB for each).
+
+Where ``direct_dsn`` differs from ``dsn``, the latter is taken for a transaction pooler: no prepared statement
+is kept, no session setting is sent, and ``acquire()`` promises no search path (every name there has to be
+qualified anyway).
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Callable, Collection, Generator, Iterable, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import anyio
+import asyncpg
+import structlog
+
+from hive.clock import Clock, SystemClock
+from hive.errors import ConfigurationError, StoreDown
+from hive.events import Events, StoreChanged
+from hive.ids import TenantId
+from hive.settings import Postgres
+from hive.store.address import describe
+from hive.store.connection import Connection, Row
+from hive.tenancy import EXTENSION_SCHEMA, SHARED_SCHEMA, search_path_of
+
+log = structlog.get_logger(__name__)
+
+STORE = "postgres"
+_CONNECT_SECONDS = 10.0
+_RELEASE_SECONDS = 5.0
+_LISTEN_CHECK_SECONDS = 15.0
+
+# What asyncpg raises when the server is away, going or full rather than displeased with a statement.
+_AWAY: tuple[type[BaseException], ...] = (
+    OSError,
+    TimeoutError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.TooManyConnectionsError,
+    asyncpg.DiskFullError,
+    asyncpg.ReadOnlySQLTransactionError,  # a fail-over made this server a standby
+)
+# What it raises when the address or the password is wrong.
+_REFUSED: tuple[type[BaseException], ...] = (
+    asyncpg.InvalidAuthorizationSpecificationError,  # the wrong password is one of these
+    asyncpg.InvalidCatalogNameError,
+    asyncpg.ClientConfigurationError,
+    ValueError,
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Wear:
+    """What decides about a connection's replacement."""
+
+    born: float
+    schemas: set[str] = field(default_factory=set[str])
+
+
+class _PooledConnection(asyncpg.Connection):
+    """asyncpg's connection, with its wear."""
+
+    wear: _Wear
+
+
+class Borrowed:
+    """A borrowed connection as the rest of hive sees it: errors of the connection kind arrive as StoreDown.
+
+    Everything else (a unique violation, say) stays asyncpg's.
+    """
+
+    __slots__ = ("_raw", "_translating")
+
+    def __init__(self, raw: Any, translating: Callable[[str], Any]) -> None:
+        self._raw = raw
+        self._translating = translating
+
+    async def execute(self, query: str, *args: Any, timeout: float | None = None) -> str:
+        with self._translating("running a statement"):
+            return await self._raw.execute(query, *args, timeout=timeout)
+
+    async def executemany(
+        self, command: str, args: Iterable[Sequence[Any]], *, timeout: float | None = None
+    ) -> None:
+        with self._translating("running a statement"):
+            await self._raw.executemany(command, args, timeout=timeout)
+
+    async def fetch(self, query: str, *args: Any, timeout: float | None = None) -> Sequence[Row]:
+        with self._translating("running a query"):
+            return await self._raw.fetch(query, *args, timeout=timeout)
+
+    async def fetchrow(self, query: str, *args: Any, timeout: float | None = None) -> Row | None:
+        with self._translating("running a query"):
+            return await self._raw.fetchrow(query, *args, timeout=timeout)
+
+    async def fetchval(self, query: str, *args: Any, timeout: float | None = None) -> Any:
+        with self._translating("running a query"):
+            return await self._raw.fetchval(query, *args, timeout=timeout)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncGenerator[None]:
+        """A transaction; inside of one, a savepoint."""
+        transaction = self._raw.transaction()
+        with self._translating("beginning a transaction"):
+            await transaction.start()
+        try:
+            yield
+        except BaseException:
+            await self._roll_back(transaction)
+            raise
+        with self._translating("committing"):
+            await transaction.commit()
+
+    def is_in_transaction(self) -> bool:
+        return self._raw.is_in_transaction()
+
+    async def copy_records_to_table(
+        self,
+        table_name: str,
+        *,
+        records: Iterable[Sequence[Any]],
+        columns: Sequence[str],
+        schema_name: str | None = None,
+        timeout: float | None = None,
+    ) -> str:
+        with self._translating("copying rows"):
+            return await self._raw.copy_records_to_table(
+                table_name, records=records, columns=columns, schema_name=schema_name, timeout=timeout
+            )
+
+    async def _roll_back(self, transaction: Any) -> None:
+        """Roll back after an error or a cancellation. A connection that cannot is cut."""
+        with anyio.CancelScope(shield=True):
+            try:
+                async with asyncio.timeout(_RELEASE_SECONDS):
+                    await transaction.rollback()
+            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
+                self._raw.terminate()
+
+
+class Database:
+    """The way to Postgres. Make it with ``open``; close it when nothing uses it any more."""
+
+    def __init__(
+        self, dsn: str, direct_dsn: str, settings: Postgres, events: Events | None, clock: Clock
+    ) -> None:
+        self.dsn = dsn
+        self.direct_dsn = direct_dsn or dsn
+        self._settings = settings
+        self._events = events
+        self._clock = clock
+        self._pooler = self.direct_dsn != dsn
+        self._pool: asyncpg.Pool | None = None
+        self._up = True
+        self._trusted = False
+
+    @classmethod
+    async def open(
+        cls,
+        dsn: str,
+        *,
+        direct_dsn: str = "",
+        settings: Postgres,
+        events: Events | None = None,
+        clock: Clock | None = None,
+    ) -> "Database":
+        """Connect once, to see that the address is right.
+
+        Raises StoreDown when the server does not answer, ConfigurationError when it refuses the address, the
+        user or the password (none of which is repeated in the message).
+        """
+        database = cls(dsn, direct_dsn, settings, events, clock or SystemClock())
+        try:
+            database._pool = await asyncpg.create_pool(
+                dsn,
+                min_size=0,
+                max_size=settings.pool_size,
+                max_inactive_connection_lifetime=300.0,
+                command_timeout=settings.call_seconds,
+                statement_cache_size=0 if database._pooler else 200,
+                connection_class=_PooledConnection,
+                init=database._initialize,
+                timeout=_CONNECT_SECONDS,
+                server_settings=database._session_settings(),
+            )
+            await database.ping()
+        except BaseException as error:
+            await database.close()
+            if isinstance(error, _REFUSED):
+                raise database._refusal(dsn, error) from None
+            raise
+        database._trusted = True
+        return database
+
+    async def ping(self) -> None:
+        """See that the server answers; raises StoreDown if not."""
+        async with self.acquire() as connection:
+            try:
+                await connection.fetchval(
+                    "select 1", timeout=min(self._settings.call_seconds, _CONNECT_SECONDS)
+                )
+            except StoreDown:
+                self._note(up=False)
+                raise
+
+    @asynccontextmanager
+    async def acquire(self) -> AsyncGenerator[Connection]:
+        """Borrow a connection in autocommit: each statement is its own transaction, in the shared schema.
+
+        Raises StoreDown when none is free or to be had within ``call_seconds``. Cancellation gives it back.
+        """
+        raw, wear = await self._take()
+        try:
+            yield Borrowed(raw, self.translating)
+        finally:
+            await self._give_back(raw, wear)
+
+    @asynccontextmanager
+    async def transaction(self, tenant: TenantId | None = None) -> AsyncGenerator[Connection]:
+        """Borrow a connection for one transaction, in the tenant's schema or, without one, in the shared
+        schema.
+
+        Committed at the end of the body; rolled back after an error or a cancellation. Raises StoreDown.
+        """
+        raw, wear = await self._take()
+        try:
+            connection = Borrowed(raw, self.translating)
+            async with connection.transaction():
+                if tenant is not None:
+                    path = search_path_of(tenant)
+                    wear.schemas.add(path)
+                    await connection.execute("select set_config('search_path', $1, true)", path)
+                elif self._pooler:
+                    await connection.execute("select set_config('search_path', $1, true)", _SHARED_PATH)
+                yield connection
+        finally:
+            await self._give_back(raw, wear)
+
+    async def listen(self, channels: Collection[str], on_notify: Callable[[str], None]) -> None:
+        """The service: call ``on_notify(channel)`` for each notification, over a direct connection of its
+        own.
+
+        Calls it once for every channel when it begins to listen, since something may have been missed before.
+        Returns only by cancellation; raises StoreDown when the connection is lost or cannot be made.
+        """
+        raw = await self._connect_directly()
+        lost = asyncio.Event()
+
+        def ended(_: Any) -> None:
+            lost.set()
+
+        def notified(_: Any, __: int, channel: str, ___: Any) -> None:
+            on_notify(channel)
+
+        try:
+            raw.add_termination_listener(ended)
+            with self.translating("listening"):
+                for channel in channels:
+                    await raw.add_listener(channel, notified)
+            for channel in channels:
+                on_notify(channel)
+            while True:
+                with anyio.move_on_after(_LISTEN_CHECK_SECONDS):
+                    await lost.wait()
+                    raise StoreDown(STORE, "listening", "the connection was lost")
+                # A peer that vanished without a word is only noticed by asking.
+                with self.translating("listening"):
+                    await raw.fetchval("select 1")
+        finally:
+            raw.terminate()
+
+    async def close(self) -> None:
+        """Close every connection; those still borrowed are cut after five seconds."""
+        pool, self._pool = self._pool, None
+        if pool is None:
+            return
+        with anyio.CancelScope(shield=True):
+            try:
+                async with asyncio.timeout(_RELEASE_SECONDS):
+                    await pool.close()
+            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
+                pool.terminate()
+
+    @contextmanager
+    def translating(self, doing: str) -> Generator[None]:
+        """Turn errors that mean "Postgres is away" into StoreDown; leave all others."""
+        try:
+            yield
+        except _AWAY as error:
+            detail = "no answer in time" if isinstance(error, TimeoutError) else str(error)
+            raise StoreDown(STORE, doing, detail) from error
+        except asyncpg.InterfaceError as error:
+            if "closed" not in str(error) and "released" not in str(error):
+                raise
+            raise StoreDown(STORE, doing, "the connection was lost") from error
+
+    async def _connect_directly(self) -> Any:
+        try:
+            with self.translating("connecting to listen"):
+                return await asyncpg.connect(
+                    self.direct_dsn,
+                    timeout=int(_CONNECT_SECONDS),
+                    command_timeout=min(self._settings.call_seconds, _CONNECT_SECONDS),
+                    server_settings={"application_name": "hive listen"},
+                )
+        except _REFUSED as error:
+            raise self._refusal(self.direct_dsn, error) from None
+        except StoreDown:
+            self._note(up=False)
+            raise
+
+    async def _take(self) -> tuple[Any, _Wear]:
+        pool = self._pool
+        if pool is None:
+            raise StoreDown(STORE, "borrowing a connection", "hive has closed its connections")
+        try:
+            raw = await pool.acquire(timeout=self._settings.call_seconds)
+        except TimeoutError as error:
+            if pool.get_size() >= pool.get_max_size() and pool.get_idle_size() == 0:
+                raise StoreDown(
+                    STORE, "borrowing a connection", f"all {pool.get_max_size()} are in use"
+                ) from error
+            self._note(up=False)
+            raise StoreDown(STORE, "connecting", "no answer in time") from error
+        except _AWAY as error:
+            self._note(up=False)
+            raise StoreDown(STORE, "connecting", str(error)) from error
+        except _REFUSED as error:
+            # Once the address has proved right, a refusal is the server's trouble (a fail-over, a rotated
+            # password) and may pass; at the start it is the operator's.
+            if not self._trusted:
+                raise
+            self._note(up=False)
+            raise StoreDown(STORE, "connecting", type(error).__name__) from None
+        self._note(up=True)
+        return raw, raw.wear
+
+    async def _give_back(self, raw: Any, wear: _Wear) -> None:
+        pool = self._pool
+        with anyio.CancelScope(shield=True):
+            try:
+                if self._used_up(wear):
+                    await raw.close(timeout=_RELEASE_SECONDS)
+                if pool is not None:
+                    await pool.release(raw, timeout=_RELEASE_SECONDS)
+                else:
+                    raw.terminate()
+            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
+                # The body's outcome stands; the pool makes a new connection for the next borrower.
+                log.debug("postgres.connection_dropped")
+
+    def _used_up(self, wear: _Wear) -> bool:
+        age = self._clock.monotonic() - wear.born
+        return (
+            age > self._settings.connection_age_seconds
+            or len(wear.schemas) > self._settings.schemas_per_connection
+        )
+
+    async def _initialize(self, connection: Any) -> None:
+        connection.wear = _Wear(born=self._clock.monotonic())
+        # Binary, since COPY knows no other: a version byte, then the text.
+        await connection.set_type_codec(
+            "jsonb", schema="pg_catalog", format="binary", encoder=_encode_json, decoder=_decode_json
+        )
+
+    def _session_settings(self) -> dict[str, str]:
+        if self._pooler:
+            return {"application_name": "hive"}
+        return {
+            "application_name": "hive",
+            "search_path": _SHARED_PATH,
+            "jit": "off",
+            "timezone": "UTC",
+            # An old snapshot makes every claim four times slower; nobody may hold one by accident.
+            "idle_in_transaction_session_timeout": str(
+                int(max(60.0, 2 * self._settings.call_seconds) * 1000)
+            ),
+        }
+
+    def _refusal(self, dsn: str, error: BaseException) -> ConfigurationError:
+        where = describe(dsn)
+        remedy = "check HIVE_POSTGRES__DSN and HIVE_POSTGRES__DIRECT_DSN"
+        match error:
+            case asyncpg.InvalidPasswordError():
+                return ConfigurationError(
+                    f"Postgres at {where} refused the user or the password", remedy=remedy
+                )
+            case asyncpg.InvalidCatalogNameError():
+                return ConfigurationError(f"Postgres at {where}: there is no such database", remedy=remedy)
+            case asyncpg.InvalidAuthorizationSpecificationError():
+                return ConfigurationError(f"Postgres at {where}: {error}", remedy=remedy)
+            case _:
+                return ConfigurationError(
+                    "the address of Postgres cannot be read",
+                    remedy=f"{remedy}: postgresql://user:password@host:5432/database",
+                )
+
+    def _note(self, *, up: bool) -> None:
+        if up == self._up:
+            return
+        self._up = up
+        log.info("store.up" if up else "store.down", store=STORE)
+        if self._events is not None:
+            self._events.publish(StoreChanged(store=STORE, up=up))
+
+
+_SHARED_PATH = f"{SHARED_SCHEMA}, {EXTENSION_SCHEMA}"
+
+
+def _encode_json(value: Any) -> bytes:
+    return b"\x01" + json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _decode_json(data: bytes) -> Any:
+    return json.loads(data[1:])

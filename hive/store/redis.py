@@ -1,0 +1,200 @@
+"""Redis: short deadlines, no hidden retries, and a client for tenants that cannot leave their keys.
+
+Nothing is retried here. redis-py's default of ten retries runs scripts again, and turns a lost connection
+into 58 seconds of silence; what may be repeated is for the caller to know.
+"""
+
+from collections.abc import Awaitable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, cast
+
+import anyio
+import redis.asyncio as aioredis
+import structlog
+from redis import exceptions
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from hive.errors import ConfigurationError, StoreDown
+from hive.events import Events, StoreChanged
+from hive.ids import TenantId
+from hive.settings import Redis
+from hive.store.address import describe
+from hive.tenancy import key_prefix_of
+
+log = structlog.get_logger(__name__)
+
+STORE = "redis"
+_CLOSE_SECONDS = 5.0
+# Replies that mean "not now" rather than "wrong": read-only after a fail-over, a full disk, full memory.
+_NOT_NOW = ("MISCONF", "OOM ", "READONLY", "LOADING", "MASTERDOWN", "UNBLOCKED", "TRYAGAIN", "CLUSTERDOWN")
+
+Client = aioredis.Redis
+
+
+class RedisStore:
+    """The way to Redis. Make it with ``open``; close it when nothing uses it any more.
+
+    ``client`` answers in bytes, in one shape whatever the protocol. Wrap what is done with it in
+    ``translating``, so that an outage arrives as StoreDown.
+    """
+
+    def __init__(self, url: str, settings: Redis, events: Events | None) -> None:
+        self.url = url
+        self._settings = settings
+        self._events = events
+        self._up = True
+        self.client = self._make(settings.pool_size, settings.call_seconds)
+
+    @classmethod
+    async def open(cls, url: str, settings: Redis, events: Events | None = None) -> "RedisStore":
+        """Connect once, to see that the address is right.
+
+        Raises StoreDown when the server does not answer, ConfigurationError when it refuses the address, the
+        user or the password (none of which is repeated in the message).
+        """
+        remedy = "check HIVE_REDIS__URL"
+        try:
+            store = cls(url, settings, events)
+        except ValueError:
+            raise ConfigurationError(
+                "the address of Redis cannot be read",
+                remedy=f"{remedy}: redis://:password@host:6379/0, rediss://… or unix:///path",
+            ) from None
+        try:
+            await store.ping()
+        except exceptions.AuthenticationError:
+            await store.close()
+            raise ConfigurationError(
+                f"Redis at {describe(url)} refused the user or the password", remedy=remedy
+            ) from None
+        except exceptions.ResponseError as error:
+            await store.close()
+            raise ConfigurationError(f"Redis at {describe(url)}: {error}", remedy=remedy) from None
+        except BaseException:
+            await store.close()
+            raise
+        return store
+
+    def blocking_client(self, *, block_seconds: float = 2.0, connections: int = 4) -> Client:
+        """A client of its own for reads that block up to ``block_seconds``; whoever asked for it closes it.
+
+        Blocking readers hold their connection all the time: from the common pool they would starve the rest.
+        """
+        return self._make(connections, block_seconds + self._settings.call_seconds)
+
+    def tenant(self, tenant: TenantId) -> "TenantRedis":
+        """The same server, seen through one tenant's keys."""
+        return TenantRedis(self, tenant)
+
+    async def ping(self) -> None:
+        """See that the server answers; raises StoreDown if not."""
+        with self.translating("answering a ping"):
+            await cast(Awaitable[Any], self.client.ping())
+
+    async def close(self) -> None:
+        """Close the common connections."""
+        with anyio.move_on_after(_CLOSE_SECONDS, shield=True):
+            await self.client.aclose()
+
+    @contextmanager
+    def translating(self, doing: str) -> Generator[None]:
+        """Turn errors that mean "Redis is away" into StoreDown; leave others. A success says it is back."""
+        try:
+            yield
+        except exceptions.AuthenticationError:
+            raise
+        except (exceptions.ConnectionError, exceptions.TimeoutError, OSError, TimeoutError) as error:
+            if isinstance(error, exceptions.MaxConnectionsError) or "No connection available" in str(error):
+                busy = f"all {self._settings.pool_size} connections are in use"
+                raise StoreDown(STORE, doing, busy) from error
+            self._note(up=False)
+            raise StoreDown(STORE, doing, str(error) or "no answer in time") from error
+        except exceptions.ResponseError as error:
+            if not str(error).startswith(_NOT_NOW):
+                raise
+            raise StoreDown(STORE, doing, str(error)) from error
+        self._note(up=True)
+
+    def _make(self, connections: int, answer_seconds: float) -> Client:
+        pool = aioredis.BlockingConnectionPool.from_url(
+            self.url,
+            max_connections=connections,
+            timeout=self._settings.call_seconds,
+            socket_timeout=answer_seconds,
+            socket_connect_timeout=self._settings.call_seconds,
+            retry=Retry(NoBackoff(), 0),
+            protocol=3,
+            legacy_responses=False,
+            client_name="hive",
+        )
+        return aioredis.Redis.from_pool(pool)
+
+    def _note(self, *, up: bool) -> None:
+        if up == self._up:
+            return
+        self._up = up
+        log.info("store.up" if up else "store.down", store=STORE)
+        if self._events is not None:
+            self._events.publish(StoreChanged(store=STORE, up=up))
+
+
+class TenantRedis:
+    """One tenant's keys. It wraps the commands below and offers no others, so nothing reaches a foreign key.
+
+    Every method raises StoreDown when Redis is away, and has the store's deadline.
+    """
+
+    def __init__(self, store: RedisStore, tenant: TenantId) -> None:
+        self._store = store
+        self._prefix = key_prefix_of(tenant)
+
+    def key(self, name: str) -> str:
+        """The full key, for what is handed to a script as a member."""
+        return self._prefix + name
+
+    async def get(self, name: str) -> bytes | None:
+        return await self._run("get", self.key(name))
+
+    async def set(
+        self, name: str, value: bytes | str, *, seconds: float | None = None, absent: bool = False
+    ) -> bool:
+        """Set a key, for so many seconds; with ``absent`` only if there is none. True if it was set."""
+        milliseconds = None if seconds is None else max(1, round(seconds * 1000))
+        return bool(await self._run("set", self.key(name), value, px=milliseconds, nx=absent))
+
+    async def delete(self, *names: str) -> int:
+        return await self._run("delete", *map(self.key, names)) if names else 0
+
+    async def exists(self, name: str) -> bool:
+        return bool(await self._run("exists", self.key(name)))
+
+    async def increment(self, name: str, by: int = 1) -> int:
+        return await self._run("incrby", self.key(name), by)
+
+    async def expire(self, name: str, seconds: float) -> bool:
+        """Let a key end in so many seconds. False if there is none."""
+        return bool(await self._run("pexpire", self.key(name), max(1, round(seconds * 1000))))
+
+    async def hash_set(self, name: str, fields: Mapping[str, bytes | str | int]) -> None:
+        await self._run("hset", self.key(name), mapping=dict(fields))
+
+    async def hash_all(self, name: str) -> dict[bytes, bytes]:
+        return await self._run("hgetall", self.key(name))
+
+    async def set_add(self, name: str, *members: str) -> int:
+        return await self._run("sadd", self.key(name), *members) if members else 0
+
+    async def set_remove(self, name: str, *members: str) -> int:
+        return await self._run("srem", self.key(name), *members) if members else 0
+
+    async def set_members(self, name: str) -> frozenset[bytes]:
+        return frozenset(await self._run("smembers", self.key(name)))
+
+    async def script(self, source: str, names: Sequence[str], arguments: Sequence[bytes | str | int]) -> Any:
+        """Run a Lua script on the tenant's keys. A key it makes itself must begin with one of KEYS."""
+        return await self._run("eval", source, len(names), *map(self.key, names), *arguments)
+
+    async def _run(self, command: str, *args: Any, **options: Any) -> Any:
+        with self._store.translating(f"running {command.upper()}"):
+            return await getattr(self._store.client, command)(*args, **options)
