@@ -1,0 +1,184 @@
+"""The embedding client: texts in, vectors out, over the API that OpenAI made common.
+
+It knows hive's own model server (by Unix socket) and any compatible one (by URL). What the other side asks
+for is honoured: 429 and 503 give a ``Transient`` with its Retry-After and halve the concurrency of this process.
+"""
+
+import array
+import base64
+import binascii
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Any, Final, cast
+
+import aiohttp
+
+from hive.errors import ConfigurationError, NeedsOperator, Permanent, Transient
+from hive.ingest.throttle import Throttle
+from hive.settings import Embedding
+
+CONCURRENCY: Final = 8
+BUSY: Final = frozenset({429, 503})
+REFUSED: Final = frozenset({400, 413, 422})
+FORBIDDEN: Final = frozenset({401, 403})
+
+Vector = Sequence[float]
+
+
+class EmbedderDown(Transient):
+    """The model server does not answer, or answers with an error of its own."""
+
+    code = "embedder_down"
+
+
+class EmbedderBusy(Transient):
+    """The model server has too much to do and asks to come back later."""
+
+    code = "embedder_busy"
+
+
+class EmbeddingRefused(Permanent):
+    """The model server refuses these texts, and would refuse them again."""
+
+    code = "embedding_refused"
+
+
+class EmbedderLocked(NeedsOperator):
+    """The model server refuses our key."""
+
+    code = "embedder_locked"
+
+
+class Embedder:
+    """A client of one model server. ``socket_path``: hive's own, instead of ``settings.url``."""
+
+    def __init__(self, settings: Embedding, *, socket_path: Path | None = None) -> None:
+        self._settings = settings
+        self._socket_path = socket_path
+        base = "http://model/v1" if socket_path is not None else settings.url.rstrip("/")
+        self._url = f"{base}/embeddings"
+        self._throttle = Throttle(CONCURRENCY)
+        self._session: aiohttp.ClientSession | None = None
+
+    @property
+    def concurrency(self) -> int:
+        """How many requests may be under way at once, just now."""
+        return self._throttle.limit
+
+    async def embed(self, texts: Sequence[str], *, timeout_seconds: float | None = None) -> list[Vector]:
+        """One vector for each text, in order, in requests of ``batch_texts``.
+
+        ``timeout_seconds``: deadline of one request, if not the settings'. Raises EmbedderDown or
+        EmbedderBusy (both Transient), EmbeddingRefused, EmbedderLocked. Cancelling it leaves nothing behind.
+        """
+        vectors: list[Vector] = []
+        size = self._settings.batch_texts
+        for start in range(0, len(texts), size):
+            vectors += await self._request(texts[start : start + size], timeout_seconds)
+        return vectors
+
+    async def check(self, dimension: int) -> None:
+        """Embed a word; raises ConfigurationError when the vectors do not fit an index of ``dimension``."""
+        vector = (await self.embed(["hive"]))[0]
+        if len(vector) != dimension:
+            raise ConfigurationError(
+                f"embedding: model {self._settings.model!r} gives vectors of {len(vector)} dimensions, "
+                f"and the index holds {dimension}",
+                remedy="set embedding.model to the model the index was built with",
+            )
+
+    async def close(self) -> None:
+        """Close the connections. The embedder can be used again after that."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def _request(self, texts: Sequence[str], timeout_seconds: float | None) -> list[Vector]:
+        deadline = aiohttp.ClientTimeout(total=timeout_seconds or self._settings.request_seconds)
+        body = {"model": self._settings.model, "input": list(texts), "encoding_format": "base64"}
+        async with self._throttle.slot() as round:
+            try:
+                async with self._open().post(self._url, json=body, timeout=deadline) as response:
+                    content = await response.read()
+            except TimeoutError as error:
+                raise EmbedderDown(f"the model server did not answer within {deadline.total:g} s") from error
+            except (aiohttp.ClientError, OSError) as error:
+                raise EmbedderDown(f"the model server does not answer: {error}") from error
+            if response.status == 200:
+                self._throttle.success()
+                return _vectors(content, len(texts))
+            if response.status in BUSY:
+                self._throttle.overrun(round)
+            raise _error_of(response.status, response.headers, content)
+
+    def _open(self) -> aiohttp.ClientSession:
+        # Made on first use, since it belongs to the running loop.
+        if self._session is None or self._session.closed:
+            key = self._settings.api_key.get_secret_value()
+            connector = (
+                aiohttp.UnixConnector(str(self._socket_path)) if self._socket_path is not None else None
+            )
+            self._session = aiohttp.ClientSession(
+                connector=connector, headers={"Authorization": f"Bearer {key}"} if key else None
+            )
+        return self._session
+
+
+def _error_of(status: int, headers: Mapping[str, str], content: bytes) -> Exception:
+    said = f"the model server answered {status}: {_message(content)}"
+    if status in BUSY:
+        return EmbedderBusy(said, retry_after_seconds=_retry_after(headers))
+    if status in REFUSED:
+        return EmbeddingRefused(said)
+    if status in FORBIDDEN:
+        return EmbedderLocked(said, remedy="set embedding.api_key")
+    # A 404 is the wrong model or the wrong address: a person must act, but what waits shall not be given up.
+    return EmbedderDown(said, retry_after_seconds=_retry_after(headers))
+
+
+def _message(content: bytes) -> str:
+    try:
+        return str(json.loads(content)["error"]["message"])[:200]
+    except (ValueError, KeyError, TypeError):
+        return content[:200].decode(errors="replace")
+
+
+def _retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds from a Retry-After header; a date in it is measured against the server's own clock."""
+    value = headers.get("Retry-After")
+    if value is None:
+        return None
+    try:
+        return max(0.0, float(value))
+    except ValueError:
+        pass
+    try:
+        wait = parsedate_to_datetime(value) - parsedate_to_datetime(headers["Date"])
+    except (ValueError, KeyError, TypeError):
+        return None
+    return max(0.0, wait.total_seconds())
+
+
+def _vectors(content: bytes, count: int) -> list[Vector]:
+    try:
+        data = cast(list[dict[str, Any]], json.loads(content)["data"])
+        ordered = sorted(data, key=lambda entry: entry["index"])
+        vectors = [_vector(entry["embedding"]) for entry in ordered]
+    except (ValueError, KeyError, TypeError, binascii.Error) as error:
+        raise EmbedderDown(f"the model server's answer cannot be read: {error}") from error
+    if len(vectors) != count:
+        raise EmbedderDown(f"the model server answered {len(vectors)} vectors for {count} texts")
+    return vectors
+
+
+def _vector(given: str | list[float]) -> Vector:
+    """Base64 of little-endian float32, or a list where a server does not know base64."""
+    if isinstance(given, list):
+        return [float(number) for number in given]
+    floats = array.array("f", base64.b64decode(given))
+    if sys.byteorder == "big":
+        floats.byteswap()
+    return floats.tolist()
