@@ -135,10 +135,10 @@ def _read_or_make_id(folder: Path) -> UUID:
 
 
 def _overwrite(descriptor: int, text: str) -> None:
-    os.ftruncate(descriptor, 0)
     data = text.encode()
     if os.pwrite(descriptor, data, 0) != len(data):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    os.ftruncate(descriptor, len(data))
 
 
 def _unusable(folder: Path, error: OSError) -> FolderUnusable:

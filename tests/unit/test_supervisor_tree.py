@@ -9,6 +9,7 @@ from hive.events import Events, ServiceChanged
 from hive.pulse import Pulse
 from hive.settings import Services
 from hive.testing.manual_clock import ManualClock
+from patience import until
 from supervisor.restarts import RestartBudget
 from supervisor.service import FatalService, Service, ServiceState
 from supervisor.tree import ServiceTree
@@ -40,12 +41,6 @@ class Recorder:
 
 def tree(settings: Services = FAST, events: Events | None = None) -> ServiceTree:
     return ServiceTree(settings, clock=SystemClock(), events=events or Events())
-
-
-async def until(condition, seconds: float = 5.0) -> None:
-    with anyio.fail_after(seconds):
-        while not condition():  # noqa: ASYNC110 - the condition is any state, not an event
-            await anyio.sleep(0.001)
 
 
 def state_of(tree: ServiceTree, name: str) -> ServiceState:
