@@ -1,0 +1,249 @@
+"""Intake: one queue's way into the pool.
+
+    until there is room ─▶ claim (slots in hand + prefetch) ─▶ start those with a slot ─▶ backlog ─▶ feeder
+            ▲                         │ none                                                            │
+            └────── wake-up ◀─────────┘                          waits its turn for a slot, then starts ┘
+
+A claimer holds slots only while it claims, and at most its queue's part of the free ones. What it claims
+beyond them waits in the backlog (at most ``prefetch``), and the feeder lines up for slots with the pool's
+other queues. So a queue with one message beside a flooded one waits for one slot, not for the flood.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+import anyio
+
+from hive.broker.port import Delivery
+from hive.clock import Clock
+from hive.errors import StoreDown
+from hive.ids import ProcessId, QueueName
+from pools.hands import RETRY, Hands
+from pools.run import Run
+from pools.slots import Slots
+
+WAIT_SECONDS = 1.5
+"""The slow poll behind a broker's wake-ups; also bounds how late a returned store is noticed."""
+OVERDUE_SECONDS = 60.0
+"""A claim that takes longer than any broker's deadline is wedged."""
+
+
+class Intake:
+    """Claims for one queue while the pool has room, hands over, and hands back what was never started.
+
+    ``start`` runs a delivery, a slot in hand. ``hand_back`` returns one untouched. ``claimed`` hears how many
+    came. ``crowded`` waits while too many outcomes are unwritten.
+    """
+
+    def __init__(
+        self,
+        queue: QueueName,
+        *,
+        hands: Hands,
+        owner: ProcessId,
+        slots: Slots,
+        prefetch: int,
+        queues: int,
+        start: Callable[[Run], Awaitable[None]],
+        hand_back: Callable[[Run], None],
+        claimed: Callable[[int], None],
+        crowded: Callable[[], Awaitable[None]],
+        clock: Clock,
+    ) -> None:
+        self.queue = queue
+        self.paused = False
+        self.stopped = False
+        self.closed = asyncio.Event()  # no claim is under way, and none will be
+        self.closed.set()
+        self._hands = hands
+        self._owner = owner
+        self._slots = slots
+        self._prefetch = prefetch
+        self._queues = queues
+        self._start = start
+        self._hand_back = hand_back
+        self._claimed = claimed
+        self._crowded = crowded
+        self._clock = clock
+        self._backlog: deque[Run] = deque()
+        self._fed = asyncio.Event()  # the backlog holds something
+        self._room = asyncio.Event()  # the backlog has gone down
+        self._resumed = asyncio.Event()
+        self._waiting: anyio.CancelScope | None = None
+        self._waits_for_room = False
+        self._round_at = clock.monotonic()
+        self._claimed_at: float | None = None
+
+    @property
+    def waiting(self) -> int:
+        """Prefetched deliveries that have no slot yet."""
+        return len(self._backlog)
+
+    @property
+    def consuming(self) -> bool:
+        """Whether the queue is served: claims succeed, or all slots are busy, or it was paused on purpose."""
+        if self.paused or self._waits_for_room:
+            return True
+        if self._claimed_at is None or self.stopped:
+            return False
+        return self._clock.monotonic() - self._claimed_at <= 3 * WAIT_SECONDS
+
+    @property
+    def overdue(self) -> bool:
+        """Whether the loop is stuck in a round that should have ended long ago."""
+        if self.paused or self.stopped or self._waits_for_room:
+            return False
+        return self._clock.monotonic() - self._round_at > OVERDUE_SECONDS
+
+    def pause(self) -> None:
+        """Claim no more; what is here already goes on."""
+        self.paused = True
+        self._resumed.clear()
+        self._wake()
+
+    def resume(self) -> None:
+        """Claim again."""
+        self.paused = False
+        self._round_at = self._clock.monotonic()
+        self._resumed.set()
+
+    def stop(self) -> None:
+        """Claim no more and hand back what has not started.
+
+        A claim under way is let finish: cut off, what it claimed would wait for the end of its lease.
+        """
+        self.stopped = True
+        self._hand_back_all()
+        self._wake()
+
+    def clear_backlog(self) -> None:
+        """Hand back what waits for a slot: there will be none."""
+        self._hand_back_all()
+
+    async def run(self) -> None:
+        """Claim and feed until ``stop``. Cancelling it hands back what was not started."""
+        failures = 0
+        self._round_at = self._clock.monotonic()
+        self.closed.clear()
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._feed)
+                while not self.stopped:
+                    held = await self._until_room()
+                    if held is None:
+                        continue
+                    if self.stopped:
+                        self._slots.release(held)
+                        break
+                    count = await self.run_once(held)
+                    failures = failures + 1 if count is None else 0
+                    if not count:
+                        await self._idle(failures)
+                group.cancel_scope.cancel()
+        finally:
+            self._hand_back_all()
+            self.closed.set()
+
+    async def run_once(self, held: int) -> int | None:
+        """One claim, with ``held`` slots in hand; how many came, or None when the store did not answer."""
+        self._waits_for_room = False
+        began = self._clock.monotonic()
+        try:
+            limit = held + self._space()
+            deliveries = await self._hands.broker.claim(self.queue, self._owner, limit) if limit else []
+            self._claimed_at = self._clock.monotonic()
+            self._hands.answered()
+            self._keep(deliveries, began)
+            while held and self._backlog:
+                run = self._backlog.popleft()
+                held -= 1
+                await self._start(run)
+        except StoreDown as error:
+            self._hands.unanswered("claiming", error)
+            return None
+        finally:
+            if held:
+                self._slots.release(held)
+            self._round_at = self._clock.monotonic()
+        if self.stopped:
+            self._hand_back_all()
+        elif self._backlog:
+            self._fed.set()
+        return len(deliveries)
+
+    def _keep(self, deliveries: list[Delivery], began: float) -> None:
+        for delivery in deliveries:
+            run = Run(delivery, began)
+            self._hands.take(run)
+            self._backlog.append(run)
+        if deliveries:
+            self._claimed(len(deliveries))
+
+    def _space(self) -> int:
+        """How many more may wait without a slot."""
+        return max(0, self._prefetch - len(self._backlog)) if self._slots.total else 0
+
+    async def _until_room(self) -> int | None:
+        """Wait until claiming makes sense; returns slots taken for it. None: look again (paused, stopped)."""
+        self._waits_for_room = False
+        with anyio.CancelScope() as self._waiting:
+            if self.paused:
+                await self._resumed.wait()
+            await self._crowded()
+            held = self._slots.grab(max(1, self._slots.free // self._queues))
+            if held or self._space():
+                return held
+            self._waits_for_room = True
+            if self._prefetch and self._slots.total:
+                self._room.clear()
+                await self._room.wait()
+                return None
+            return await self._slots.acquire(1)
+        return None
+
+    async def _idle(self, failures: int) -> None:
+        """Wait for work, or for the store to come back."""
+        if self.stopped or self.paused:
+            return
+        with anyio.CancelScope() as self._waiting:
+            if failures:
+                await anyio.sleep(RETRY.delay(failures))
+                return
+            try:
+                await self._hands.broker.wait(self.queue, WAIT_SECONDS)
+            except StoreDown as error:
+                self._hands.unanswered("waiting for work", error)
+                await anyio.sleep(RETRY.delay(1))
+
+    async def _feed(self) -> None:
+        """Start what waits in the backlog, as slots come free."""
+        while True:
+            await self._fed.wait()
+            if not self._backlog:
+                self._fed.clear()
+                continue
+            held = await self._slots.acquire(len(self._backlog))
+            held += self._slots.grab(len(self._backlog) - held)
+            try:
+                while held and self._backlog:
+                    run = self._backlog.popleft()
+                    held -= 1
+                    await self._start(run)
+            finally:
+                if held:
+                    self._slots.release(held)
+            if not self._backlog:
+                self._fed.clear()
+            if len(self._backlog) <= self._prefetch // 2:
+                self._room.set()  # not for each single one: claims of one message each would cost most
+
+    def _hand_back_all(self) -> None:
+        while self._backlog:
+            self._hand_back(self._backlog.popleft())
+        self._fed.clear()
+        self._room.set()
+
+    def _wake(self) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
