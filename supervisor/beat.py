@@ -241,7 +241,7 @@ class Beat:
         return taken
 
     async def _publish(self, due: Sequence[tuple[float, _Entry]]) -> None:
-        messages = [self._message(entry) for _, entry in due]
+        messages = [self.message(entry.schedule, entry.tenant) for _, entry in due]
         try:
             await self._client.publish(messages)
         except QueueFull as error:
@@ -256,12 +256,13 @@ class Beat:
             self.published_at[entry.schedule.name] = now
             self._push(self._timetable(entry.schedule).following(at, now), entry)
 
-    def _message(self, entry: _Entry) -> Message:
+    def message(self, schedule: Schedule, tenant: TenantId | None) -> Message:
+        """One tick, idempotent by its key."""
         return self._client.message(
-            entry.schedule.task,
+            schedule.task,
             {},
-            tenant=entry.tenant,
-            key=entry.schedule.name,
+            tenant=tenant,
+            key=schedule.name,
             while_running="drop",
             expires_seconds=self._settings.tick_expires_seconds,
         )
