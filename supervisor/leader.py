@@ -105,6 +105,10 @@ class Leadership:
         except StoreDown as error:
             log.info("leader.lease_left_to_expire", cause=str(error))
 
+    async def close(self) -> None:
+        """Close the lease's own connection."""
+        await self._lease.close()
+
     async def while_leading(
         self, body: Callable[[int], Awaitable[None]], *, pulse: Pulse | None = None
     ) -> None:

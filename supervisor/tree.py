@@ -105,6 +105,10 @@ class ServiceTree:
         entry.scope.cancel()
         entry.wake.set()
 
+    def let_end(self, name: str) -> None:
+        """From now on ``name`` may return by itself, and is not started again: for what drains."""
+        self._entry(name).stopping = True
+
     async def stop(self, name: str, *, within_seconds: float = 5.0) -> bool:
         """Cancel ``name`` for good and wait for its end; False when it did not end in time.
 

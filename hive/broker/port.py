@@ -202,6 +202,10 @@ class Broker(Protocol):
     kind: BrokerKind
     lease_seconds: float
 
+    async def run(self) -> None:
+        """The carrier's background service (wake-ups, relays), until cancelled; rides out outages."""
+        ...
+
     async def publish(
         self, messages: Sequence[Message], *, connection: Connection | None = None
     ) -> list[Published]:

@@ -1,0 +1,250 @@
+"""A hive's life, from the lock on its state folder to the last file it removes.
+
+Start::
+
+    tasks registered and checked ─▶ state folder locked ─▶ zygote ─▶ stores, schema ─▶ assembled
+      ─▶ dead boots buried ─▶ services ─▶ pools ─▶ HTTP ─▶ leader, beat ─▶ ready
+
+Shutdown, the other way round: not ready ─▶ beat and sweeps of the leader, leader lease ─▶ intake ─▶ drain
+─▶ outcomes written ─▶ pools ─▶ everything else ─▶ row, clients, stores ─▶ files. A second signal shortens the
+drain to nothing. What a start has begun is ended the same way when it fails half-way.
+"""
+
+from contextlib import AsyncExitStack
+
+import anyio
+import structlog
+
+from hive.clock import SystemClock
+from hive.errors import ConfigurationError, StoreDown
+from hive.events import Events
+from hive.ids import new_process_id
+from hive.ingest.embedding import EmbedderBusy, EmbedderDown
+from hive.settings import Settings
+from hive.tasks import registry
+from pools.drain import DrainReport
+from pools.fetch.hardening import make_undumpable
+from pools.fetch.zygote import Zygote
+from supervisor import demonstration, logs
+from supervisor.assembly import Assembly, assemble, pool_service
+from supervisor.instance import Instance
+from supervisor.service import FatalService
+from supervisor.signals import Signals
+from supervisor.stores import open_stores
+from supervisor.tree import ServiceTree
+from supervisor.validation import register_tasks, verify
+
+log = structlog.get_logger(__name__)
+
+CLEAN, FATAL, GRACE_EXCEEDED = 0, 1, 4
+NEEDS_LEDGER = ("fetch_connector", "process_batch")
+"""Tasks whose effects are transactional."""
+
+CLOSE_SECONDS = 45.0
+"""How long clients and embedded stores may take to close."""
+
+
+async def run(settings: Settings, *, demo: bool = False) -> int:
+    """Run one hive until it is told to stop; returns its exit code: 0, 1 (fatal service), 4 (grace exceeded).
+
+    Raises ConfigurationError (2) or StoresMissing (3) when it cannot start.
+    """
+    logs.configure(settings.log)
+    register_tasks(settings)
+    verify(settings, registry, needs_ledger=NEEDS_LEDGER)
+    settings = settings.model_copy(
+        update={
+            "process": settings.process.model_copy(
+                update={"state_dir": settings.process.state_dir.absolute()}
+            )
+        }
+    )
+    async with AsyncExitStack() as stack:
+        instance = await Instance.lock(settings.process.state_dir)
+        stack.callback(instance.release)
+        make_undumpable()
+        zygote = Zygote.start()
+        stack.callback(zygote.stop)
+        signals = await stack.enter_async_context(Signals())
+        return await _Life(settings, instance, zygote, signals).run(demo=demo)
+
+
+class _Life:
+    def __init__(self, settings: Settings, instance: Instance, zygote: Zygote, signals: Signals) -> None:
+        self._settings = settings
+        self._instance = instance
+        self._zygote = zygote
+        self._signals = signals
+        self._clock = SystemClock()
+        self._events = Events()
+
+    async def run(self, *, demo: bool) -> int:
+        """The whole life. A signal during the start ends it before it has begun."""
+        code = CLEAN
+        async with ServiceTree(self._settings.services, clock=self._clock, events=self._events) as tree:
+            hive: Assembly | None = None
+            try:
+                async with anyio.create_task_group() as group:
+                    group.start_soon(self._give_up_starting, group.cancel_scope)
+                    hive = await self._assemble(tree)
+                    await self._start(tree, hive)
+                    group.cancel_scope.cancel()
+                if not self._signals.graceful.is_set() and hive is not None:
+                    code = await self._serve(tree, hive, demo=demo)
+            except BaseExceptionGroup as error:
+                if len(error.exceptions) == 1:
+                    raise error.exceptions[0] from error.exceptions[0].__cause__
+                raise
+            finally:
+                if hive is not None:
+                    with anyio.CancelScope(shield=True):
+                        code = await self._end(tree, hive) or code
+        return code
+
+    async def _give_up_starting(self, scope: anyio.CancelScope) -> None:
+        await self._signals.graceful.wait()
+        scope.cancel()
+
+    async def _assemble(self, tree: ServiceTree) -> Assembly:
+        stores = await open_stores(self._settings, events=self._events, clock=self._clock)
+        try:
+            for service in stores.services():
+                tree.add(service)
+            return await assemble(
+                self._settings,
+                stores=stores,
+                instance=self._instance,
+                process=new_process_id(),
+                zygote=self._zygote,
+                tree=tree,
+                registry=registry,
+                events=self._events,
+                clock=self._clock,
+                drain=self._signals.stop,
+            )
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await stores.close()
+            raise
+
+    async def _start(self, tree: ServiceTree, hive: Assembly) -> None:
+        hive.files.clear()
+        await hive.http.start()  # a port in use is said before anything is consumed
+        if self._settings.postgres.migrate_on_start:
+            await hive.tenants.ensure_default()
+        await self._bury_the_dead(hive)
+        await self._check_model(hive)
+        for service in (*hive.background(), *hive.pool_services(), *hive.leading()):
+            tree.add(service)
+        hive.health.open()
+
+    async def _bury_the_dead(self, hive: Assembly) -> None:
+        """Earlier boots of this folder are dead for certain: what they held runs again at once."""
+        boots = await hive.record.begin()
+        for boot in boots:
+            for name, (broker, _queues) in hive.brokers.items():
+                if returned := await broker.owner_died(boot):
+                    log.warning("start.brought_back", broker=name, messages=returned, boot=str(boot))
+        if boots:
+            await hive.record.buried(boots)
+
+    async def _check_model(self, hive: Assembly) -> None:
+        """An external model of the wrong dimension is refused; one that is away is waited for by the jobs."""
+        if hive.model is not None:
+            return
+        try:
+            await hive.embedder.check(self._settings.embedding.dimension)
+        except (EmbedderDown, EmbedderBusy) as error:
+            log.warning("start.model_away", cause=error.message)
+
+    async def _serve(self, tree: ServiceTree, hive: Assembly, *, demo: bool) -> int:
+        """From ready to the first signal, or to the end of a critical service."""
+        code = CLEAN
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._announce, hive, demo)
+
+            async def watch() -> None:
+                nonlocal code
+                try:
+                    await tree.wait()
+                except FatalService as error:
+                    log.error("hive.fatal", service=error.service, cause=error.message)
+                    code = FATAL
+                    self._signals.graceful.set()
+
+            group.start_soon(watch)
+            await self._signals.graceful.wait()
+            group.cancel_scope.cancel()
+        return code
+
+    async def _announce(self, hive: Assembly, demo: bool) -> None:
+        while not hive.health.ready().ok:  # noqa: ASYNC110 - a verdict over many facts has no event
+            await anyio.sleep(0.02)
+        log.info("hive.ready", port=hive.http.port, process=str(hive.process))
+        if demo:
+            try:
+                await demonstration.present(hive)
+            except (ConfigurationError, StoreDown) as error:
+                log.warning("demo.failed", cause=error.message)
+
+    async def _end(self, tree: ServiceTree, hive: Assembly) -> int:
+        """Shut down in order; returns the exit code. Every step is bounded."""
+        hive.health.close("hive is stopping")
+        hive.files.clear()
+        for name in ("watchdog", "beat", "pruner", "tenants"):
+            await _stop(tree, name)
+        with anyio.move_on_after(5):
+            await hive.leadership.release()
+        await _stop(tree, "leader")
+        reports = await self._drain(tree, hive)
+        for view in tree.views():
+            if view.name not in {"postgres", "valkey"}:
+                await _stop(tree, view.name)
+        with anyio.move_on_after(10):
+            await hive.http.stop()
+        with anyio.move_on_after(5):
+            try:
+                await hive.record.end()
+            except StoreDown as error:
+                log.info("stop.not_recorded", cause=error.message)
+            await hive.embedder.close()
+            await hive.leadership.close()
+        for name in ("postgres", "valkey"):
+            await _stop(tree, name)
+        with anyio.move_on_after(CLOSE_SECONDS):
+            await hive.stores.close()
+        hive.files.clear()
+        abandoned = sum(report.abandoned for report in reports)
+        log.info("hive.stopped", abandoned=abandoned)
+        return GRACE_EXCEEDED if abandoned else CLEAN
+
+    async def _drain(self, tree: ServiceTree, hive: Assembly) -> list[DrainReport]:
+        """All pools at once; a second signal leaves them no grace."""
+        for pool in hive.pools.values():
+            pool.stop_intake()
+        reports: list[DrainReport] = []
+        running = {view.name for view in tree.views()}
+
+        async def drain(name: str) -> None:
+            if pool_service(name) not in running:
+                return
+            tree.let_end(pool_service(name))
+            reports.append(await hive.pools[name].drain(self._settings.shutdown.grace_seconds))
+
+        async def hurry() -> None:
+            await self._signals.immediate.wait()
+            for pool in hive.pools.values():
+                group.start_soon(pool.drain, 0.0)
+
+        async with anyio.create_task_group() as group:
+            async with anyio.create_task_group() as drains:
+                for name in hive.pools:
+                    drains.start_soon(drain, name)
+                group.start_soon(hurry)
+            group.cancel_scope.cancel()
+        return reports
+
+
+async def _stop(tree: ServiceTree, name: str) -> None:
+    if any(view.name == name for view in tree.views()):
+        await tree.stop(name)
