@@ -135,7 +135,8 @@ async def check_extension(connection: Connection) -> None:
         raise ConfigurationError(
             f'the extension "vector" (pgvector) is not available on this PostgreSQL {row["server"]}',
             remedy=f"install it on that server (Debian: postgresql-{major}-pgvector;"
-            f" image: pgvector/pgvector:pg{major}), or set no HIVE_POSTGRES__DSN, and hive starts a PostgreSQL that has it",
+            f" image: pgvector/pgvector:pg{major}), or set no HIVE_POSTGRES__DSN:"
+            " hive then starts a PostgreSQL that has it",
         )
 
 
