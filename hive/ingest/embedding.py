@@ -1,7 +1,7 @@
 """The embedding client: texts in, vectors out, over the API that OpenAI made common.
 
 It knows hive's own model server (by Unix socket) and any compatible one (by URL). What the other side asks
-for is honoured: 429 and 503 give a ``Transient`` with its Retry-After and halve the concurrency of this process.
+for is honoured: 429 and 503 give a ``Transient`` with its Retry-After, and halve this process' concurrency.
 """
 
 import array

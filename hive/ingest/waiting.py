@@ -18,9 +18,9 @@ def waiting_for(facts: Mapping[str, Any]) -> str | None:
     if facts["batches_running"]:
         return None
     if facts["batches_retrying"]:
-        return f"the next try of {facts['batches_retrying']} batches: {facts['batches_error']}"
+        return f"the next try of {_batches(facts['batches_retrying'])}: {facts['batches_error']}"
     if facts["fetch_outcome"] is not None and facts["batches_pending"]:
-        return f"a slot to process {facts['batches_pending']} batches"
+        return f"a slot to process {_batches(facts['batches_pending'])}"
     return None
 
 
@@ -37,3 +37,7 @@ def _fetching(facts: Mapping[str, Any]) -> str | None:
     if state != "running":
         return "the next check, which starts it anew"
     return None
+
+
+def _batches(count: int) -> str:
+    return "1 batch" if count == 1 else f"{count} batches"

@@ -12,7 +12,7 @@ qualified anyway).
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable, Collection, Generator, Iterable, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -143,7 +143,9 @@ class Borrowed:
                 async with asyncio.timeout(_RELEASE_SECONDS):
                     await transaction.rollback()
             except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
-                self._raw.terminate()
+                # Cut once already if a savepoint inside of this one could not be rolled back either.
+                with suppress(asyncpg.InterfaceError):
+                    self._raw.terminate()
 
 
 class Database:
