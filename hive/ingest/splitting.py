@@ -48,7 +48,7 @@ def split(document: SourceDocument, *, chunk_characters: int, overlap: int) -> l
 
 
 def content_hash(document: SourceDocument, chunks: Sequence[Chunk]) -> str:
-    """SHA-256, in hex, over what gets indexed: title, link, metadata, chunks; not revision or source_state."""
+    """SHA-256, in hex, over what gets indexed: title, link, metadata, chunks; not over source_state."""
     content = [
         document.title,
         document.link,

@@ -1,4 +1,4 @@
-"""The connectors by kind. Importing it costs little: parsers and HTTP clients come with a connector itself."""
+"""The connectors by kind. Importing it costs little: parsers and HTTP clients come with a connector."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

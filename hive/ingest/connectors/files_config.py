@@ -32,7 +32,7 @@ class FilesSource(BaseModel):
     """What its owner may say. ``path``: a folder or a single file.
 
     Patterns are relative to the folder: ``*`` and ``?`` stay within a name, ``**`` crosses folders, and a
-    pattern without a slash fits names at any depth. ``include`` replaces the default (the endings hive can parse);
+    pattern without a slash fits names at any depth. ``include`` replaces the default (what hive parses);
     ``exclude`` wins over it, and leaves out all below a folder it fits.
     """
 
@@ -44,7 +44,7 @@ class FilesSource(BaseModel):
 
 
 class FilesConfig(FilesSource):
-    """What the child gets: hive adds where it may read; ``refused`` wins over ``roots``. The child resolves them."""
+    """What the child gets: hive adds where it may read. ``refused`` wins over ``roots``."""
 
     roots: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()

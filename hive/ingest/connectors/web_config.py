@@ -49,7 +49,7 @@ class WebSource(BaseModel):
     """What its owner may say. ``start``: first pages, or sitemaps, on one host; ``sitemap``: sitemaps only.
 
     ``include`` and ``exclude`` are patterns over a URL's path (or all of it, if they contain ``://``); ``*``
-    stands for anything. They decide what is followed and indexed; start pages are always read for their links.
+    stands for anything. They decide what is followed and indexed; start pages are read for links regardless.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -17,6 +17,7 @@ from hive.ingest.parsing.html_tree import XmlError
 from hive.ingest.parsing.parsed import Parsed, ParseFailure
 
 MAX_UNPACKED_BYTES = 200 * 1024 * 1024
+MAX_XML_BYTES = 40 * 1024 * 1024  # an element tree weighs many times its text
 MAX_RATIO = 200
 MAX_PARTS = 10_000
 
@@ -65,10 +66,13 @@ def _refuse_bomb(data: bytes) -> None:
             "unparsable", f"not readable as a Word document: {one_line(str(error))}"
         ) from error
     unpacked = sum(part.file_size for part in parts)
+    xml = sum(part.file_size for part in parts if part.filename.lower().endswith((".xml", ".rels")))
+    ratio = unpacked / max(1, len(data))
     if (
         len(parts) > MAX_PARTS
+        or xml > MAX_XML_BYTES
         or unpacked > MAX_UNPACKED_BYTES
-        or unpacked > 10_000_000 + MAX_RATIO * len(data)
+        or (unpacked > 10_000_000 and ratio > MAX_RATIO)
     ):
         raise ParseFailure("too_large", f"the document unpacks to {unpacked:,} bytes in {len(parts)} parts")
     if any(part.flag_bits & 1 for part in parts):

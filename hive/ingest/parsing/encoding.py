@@ -127,11 +127,12 @@ def _guessed(data: bytes, declared: list[str]) -> str:
     if lenient.count("\ufffd") * 200 < len(lenient):
         return lenient
     best = from_bytes(data[:_SAMPLE_BYTES], steps=5, chunk_size=512).best()
-    for name in (*declared, best.encoding if best else None, "cp1252"):
-        if name:
-            text = data.decode(name, errors="replace")
-            if text.count("\ufffd") * 20 <= len(text):
-                return text
+    # A guess that no language speaks for, or that means the same letters, is worth less than the commonest.
+    guessed = best is not None and best.coherence >= 0.1 and "cp1252" not in best.could_be_from_charset
+    for name in (*declared, best.encoding if best is not None and guessed else "cp1252"):
+        text = data.decode(name, errors="replace")
+        if text.count("\ufffd") * 20 <= len(text):
+            return text
     return data.decode("cp1252", errors="replace")
 
 

@@ -1,9 +1,10 @@
 """HTML becomes sections: the page's main part, cut at its headings and at an API reference's definitions."""
 
 from dataclasses import dataclass
+from typing import Self
 
 from hive.ingest.parsing.cleaning import one_line, site_free_title, under_title
-from hive.ingest.parsing.html_main import main_part
+from hive.ingest.parsing.html_main import beside_main, main_part
 from hive.ingest.parsing.html_text import Rendering, heading_text
 from hive.ingest.parsing.html_tree import Element, load
 from hive.ingest.parsing.parsed import Parsed
@@ -19,6 +20,11 @@ class PageLinks:
     noindex: bool
     nofollow: bool
 
+    @classmethod
+    def none(cls) -> Self:
+        """Of a document that is no page."""
+        return cls(hrefs=[], base=None, canonical=None, noindex=False, nofollow=False)
+
 
 def parse_html(data: bytes, name: str, *, charset: str | None = None) -> Parsed:
     """Title and sections of a page. Raises ParseFailure."""
@@ -31,6 +37,8 @@ def parse_tree(root: Element, name: str) -> Parsed:
     main = main_part(root)
     rendering = Rendering()
     rendering.render(main)
+    for block in beside_main(root, main):
+        rendering.render(block)
     heading = _first_heading(main)
     title = site_free_title(page_title, heading) or name
     language = (root.get("lang") or "").strip()

@@ -12,6 +12,7 @@ _NOT_CONTENT = """
     select button textarea datalist annotation head title meta link base frameset
 """
 _DROPPED_TAGS = frozenset(_NOT_CONTENT.split())
+_TEXT_BLOCKS = ("p", "pre", "blockquote", "dl", "h1", "h2", "h3", "h4", "h5", "h6")
 _CHROME_TAGS = frozenset(("header", "footer", "aside"))
 _DROPPED_ROLES = frozenset(
     ("navigation", "search", "banner", "contentinfo", "menu", "menubar", "toolbar", "dialog")
@@ -62,6 +63,23 @@ def main_part(root: Element) -> Element:
     if body is None:
         body = root
     return _extracted(body, root)
+
+
+def beside_main(root: Element, main: Element) -> list[Element]:
+    """Text that stands right in the body, outside of the main part: whoever puts a paragraph there means it.
+
+    Menus and footers come in wrappers of their own, and lists there are menus.
+    """
+    body = root.find("body")
+    if body is None or main is body or next(main.iterancestors("body"), None) is not body:
+        return []
+    return [
+        block
+        for block in body.iterchildren(*_TEXT_BLOCKS)
+        if block is not main
+        and not dropped(block)
+        and not any(each is main for each in block.iterdescendants())
+    ]
 
 
 def _only_article(root: Element) -> list[Element]:

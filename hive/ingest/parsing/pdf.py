@@ -1,6 +1,7 @@
 """PDF: the text of its pages, each with the anchor that viewers open it by (``#page=3``)."""
 
 import io
+import logging
 
 from pypdf import PdfReader
 from pypdf.errors import DependencyError, PyPdfError
@@ -10,6 +11,8 @@ from hive.ingest.parsing.cleaning import one_line, tidy
 from hive.ingest.parsing.parsed import MAX_TEXT_CHARACTERS, Parsed, ParseFailure
 
 MAX_PAGES = 10_000
+
+logging.getLogger("pypdf").disabled = True  # it comments on every flaw of a file; what matters is raised
 
 # What pypdf raises on broken files beside its own errors: it follows what the file says.
 _BROKEN = (

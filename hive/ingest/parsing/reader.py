@@ -4,12 +4,14 @@ import signal
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
 from hive.ingest.parsing.cleaning import one_line
 from hive.ingest.parsing.docx import parse_docx
-from hive.ingest.parsing.html import parse_html
+from hive.ingest.parsing.html import PageLinks, page_links, parse_html, parse_tree
+from hive.ingest.parsing.html_tree import load
 from hive.ingest.parsing.markdown import parse_markdown
 from hive.ingest.parsing.parsed import MAX_TEXT_CHARACTERS, Parsed, ParseFailure
 from hive.ingest.parsing.pdf import parse_pdf
@@ -67,17 +69,34 @@ def read(data: bytes, name: str, *, kind: str | None = None, charset: str | None
     title = one_line(name) or "untitled"
     if not data.strip():
         raise ParseFailure("empty", "the document is empty")
-    try:
-        with _processor_time(CPU_SECONDS):
-            parsed = _parse(data, title, kind or format_of(name) or "text", charset)
-    except _OutOfTime as error:
-        raise ParseFailure(
-            "timeout", f"parsing took more than {CPU_SECONDS:g} s of processor time"
-        ) from error
-    except MemoryError as error:
-        raise ParseFailure("too_large", "parsing needs more memory than a fetch child may use") from error
-    except RecursionError as error:
-        raise ParseFailure("unparsable", "the document is nested too deeply") from error
+    with _bounded():
+        return _checked(_parse(data, title, kind or format_of(name) or "text", charset))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """A web page: its links, also where its text cannot be had. ``content`` says which of the two it is."""
+
+    links: PageLinks
+    content: Parsed | ParseFailure
+
+
+def read_page(data: bytes, name: str, *, charset: str | None = None) -> Page:
+    """An HTML page with its links.
+
+    Bounded as ``read``; raises ParseFailure when not even links can be had.
+    """
+    with _bounded():
+        root = load(data, charset=charset)
+        links = page_links(root)
+        try:
+            content = _checked(parse_tree(root, one_line(name) or "untitled"))
+        except ParseFailure as failure:
+            return Page(links=links, content=failure)
+        return Page(links=links, content=content)
+
+
+def _checked(parsed: Parsed) -> Parsed:
     if parsed.empty:
         raise ParseFailure("empty", "the document has no text")
     if sum(len(section.body) for section in parsed.sections) > MAX_TEXT_CHARACTERS:
@@ -85,6 +104,21 @@ def read(data: bytes, name: str, *, kind: str | None = None, charset: str | None
             "too_large", f"the document has more than {MAX_TEXT_CHARACTERS:,} characters of text"
         )
     return parsed
+
+
+@contextmanager
+def _bounded() -> Generator[None]:
+    """Time, memory and depth that run out are failures of this one document."""
+    try:
+        with _processor_time(CPU_SECONDS):
+            yield
+    except _OutOfTime as error:
+        summary = f"parsing took more than {CPU_SECONDS:g} s of processor time"
+        raise ParseFailure("timeout", summary) from error
+    except MemoryError as error:
+        raise ParseFailure("too_large", "parsing needs more memory than a fetch child may use") from error
+    except RecursionError as error:
+        raise ParseFailure("unparsable", "the document is nested too deeply") from error
 
 
 def _parse(data: bytes, name: str, kind: str, charset: str | None) -> Parsed:
