@@ -155,6 +155,8 @@ class Intake:
             self._claimed_at = self._clock.monotonic()
             self._hands.answered()
             self._keep(deliveries, began)
+            if self.stopped:
+                self._hand_back_all()
             while held and self._backlog:
                 run = self._backlog.popleft()
                 held -= 1
@@ -166,9 +168,7 @@ class Intake:
             if held:
                 self._slots.release(held)
             self._round_at = self._clock.monotonic()
-        if self.stopped:
-            self._hand_back_all()
-        elif self._backlog:
+        if self._backlog:
             self._fed.set()
         return len(deliveries)
 
