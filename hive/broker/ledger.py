@@ -67,53 +67,58 @@ class Ledger(LedgerUpkeep):
         """Listen for wake-ups until cancelled; rides out outages. Without it, ``wait`` polls."""
         await self._wakeups.run()
 
+    @property
+    def listening(self) -> bool:
+        """Whether notifications are known to arrive; otherwise ``wait`` polls every 250 ms."""
+        return self._wakeups.listening
+
     async def publish(
         self, messages: Sequence[Message], *, connection: Connection | None = None
     ) -> list[Published]:
         """Write ``messages`` as rows, in the caller's transaction or in one of its own."""
         if not messages:
             return []
-        unkeyed = [each for each in messages if each.key is None]
-        keyed: dict[Key, Message] = {}
+        first: dict[Key, MessageId] = {}
         for each in messages:
             if each.key is not None:
-                keyed.setdefault((each.tenant, each.task, each.key), each)
+                first.setdefault((each.tenant, each.task, each.key), each.id)
+        new = [
+            each
+            for each in messages
+            if each.key is None or first[(each.tenant, each.task, each.key)] == each.id
+        ]
         if connection is not None:
-            holders = await self._insert(connection, unkeyed, keyed)
-        elif (
-            len(unkeyed) <= ROWS_PER_STATEMENT
-            and len(keyed) <= ROWS_PER_STATEMENT
-            and not (unkeyed and keyed)
-        ):
+            holders = await self._insert(connection, new, keyed=bool(first))
+        elif len(new) <= ROWS_PER_STATEMENT:
             async with self._database.acquire() as own:
-                holders = await self._insert(own, unkeyed, keyed)
+                holders = await self._insert(own, new, keyed=bool(first))
         else:
             async with self._database.transaction() as own:
-                holders = await self._insert(own, unkeyed, keyed)
+                holders = await self._insert(own, new, keyed=bool(first))
         if connection is None:
-            for queue in {each.queue for each in messages if each.delay_seconds <= 0}:
+            for queue in {each.queue for each in new if each.delay_seconds <= 0}:
                 self._wakeups.wake(queue)
         answers: list[Published] = []
         for each in messages:
             if each.key is None:
                 answers.append(Published(id=each.id))
-                continue
-            key = (each.tenant, each.task, each.key)
-            holder = holders.get(key, keyed[key].id)
-            answers.append(Published(id=holder, duplicate=holder != each.id))
+            else:
+                key = (each.tenant, each.task, each.key)
+                holder = holders.get(key, first[key])
+                answers.append(Published(id=holder, duplicate=holder != each.id))
         return answers
 
     async def _insert(
-        self, connection: Connection, unkeyed: Sequence[Message], keyed: dict[Key, Message]
+        self, connection: Connection, messages: Sequence[Message], *, keyed: bool
     ) -> dict[Key, MessageId]:
         """Write the rows; returns who holds each key."""
         holders: dict[Key, MessageId] = {}
+        query = _PUBLISH["publish_keyed" if keyed else "publish_unkeyed"]
         try:
-            for part in _parts(unkeyed):
-                await connection.fetch(_PUBLISH["publish_unkeyed"], *rows.message_columns(part))
-            for part in _parts(list(keyed.values())):
-                for row in await connection.fetch(_PUBLISH["publish_keyed"], *rows.message_columns(part)):
-                    holders[(row["tenant"], row["task"], row["key"])] = row["id"]
+            for part in _parts(messages):
+                for row in await connection.fetch(query, *rows.message_columns(part)):
+                    if keyed:
+                        holders[(row["tenant"], row["task"], row["key"])] = row["id"]
         except (asyncpg.DataError, asyncpg.StatementTooComplexError) as error:
             raise InvalidInput("args", f"Postgres cannot store them: {error}") from error
         return holders

@@ -56,7 +56,10 @@ class Unparsable(HiveError):
 
 def encode(message: Message) -> bytes:
     """``message`` on the wire; raises InvalidInput naming the field that does not fit."""
-    return _dump("message", envelope(message)).encode()
+    raw = _dump("message", envelope(message)).encode()
+    if len(raw) > MAX_ARGUMENT_BYTES:
+        arguments_text(message.args)
+    return raw
 
 
 def envelope(message: Message) -> dict[str, Any]:

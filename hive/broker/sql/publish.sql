@@ -28,8 +28,8 @@ select pg_notify('hive_queue_' || queue, '') from (select distinct queue from pu
 
 -- name: publish_keyed
 -- moves: new -> scheduled | pending
--- One statement decides between a new row, the one that waits, and marking the one that runs. Keys are taken in
--- sorted order, so that two publishers cannot wait for each other.
+-- For a batch with at least one key. One statement decides between a new row, the one that waits, and marking the
+-- one that runs. Keys are taken in sorted order, so that two publishers cannot wait for each other.
 with given as (
     select * from unnest(
         $1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::smallint[], $7::text[], $8::text[],

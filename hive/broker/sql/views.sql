@@ -5,7 +5,8 @@ select
     (select count(*) from (
         select from hive.job where queue = $1 and state in ('scheduled', 'retrying') limit $2) as each) as delayed,
     (select count(*) from (select from hive.job where queue = $1 and state = 'running' limit $2) as each) as running,
-    (select greatest(0, extract(epoch from statement_timestamp() - min(oldest.run_at)))::float8
+    (select case when count(*) > 0
+        then greatest(0, extract(epoch from statement_timestamp() - min(oldest.run_at)))::float8 end
      from (values (0), (1), (2)) as lanes(lane), lateral (
         select run_at from hive.job as job
         where job.queue = $1 and job.lane = lanes.lane and job.state = 'pending'
