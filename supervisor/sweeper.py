@@ -31,6 +31,7 @@ class _Line:
     name: str
     broker: Broker
     queues: tuple[QueueName, ...]
+    answered_at: float
     away: bool = False
     hold_until: float = float("-inf")
 
@@ -40,7 +41,7 @@ class Sweeper:
 
     After an outage of its store a broker is not swept for one lease length: its leases ran out while nobody
     could renew them, though their jobs still run, and renewal must get its turn before they are taken for
-    abandoned.
+    abandoned. An outage too short to end a renewed lease holds nothing up.
     """
 
     def __init__(
@@ -51,7 +52,9 @@ class Sweeper:
         clock: Clock,
     ) -> None:
         self._lines = [
-            _Line(name, broker, tuple(queues)) for name, (broker, queues) in brokers.items() if queues
+            _Line(name, broker, tuple(queues), answered_at=clock.monotonic())
+            for name, (broker, queues) in brokers.items()
+            if queues
         ]
         self._sweep_seconds = settings.sweep_seconds
         self._clock = clock
@@ -75,14 +78,22 @@ class Sweeper:
             if line.away:
                 await line.broker.depth(line.queues[0])  # any cheap question: is it back?
                 line.away = False
-                line.hold_until = self._clock.monotonic() + line.broker.lease_seconds
-                log.info("sweep.held", broker=line.name, hold_seconds=line.broker.lease_seconds)
+                self._hold(line)
             if self._clock.monotonic() >= line.hold_until:
                 self._report(line, await line.broker.sweep(line.queues))
+            line.answered_at = self._clock.monotonic()
         except StoreDown as error:
             if not line.away:
                 log.warning("sweep.store_away", broker=line.name, cause=str(error))
             line.away = True
+
+    def _hold(self, line: _Line) -> None:
+        # A lease is renewed with two thirds of it left, so a quarter of it without a store ends none.
+        lease_seconds = line.broker.lease_seconds
+        away_seconds = self._clock.monotonic() - line.answered_at
+        if away_seconds > lease_seconds / 4:
+            line.hold_until = self._clock.monotonic() + lease_seconds
+            log.info("sweep.held", broker=line.name, away_seconds=round(away_seconds), seconds=lease_seconds)
 
     def _report(self, line: _Line, swept: Swept) -> None:
         if swept.expired or swept.orphaned or swept.failed:

@@ -87,12 +87,7 @@ async def monitor_processes(context: Context) -> None:
             limits.transaction_seconds,
         )
         await connection.execute(
-            """
-            delete from hive.process
-            where coalesce(stopped_at, last_seen_at) < now() - make_interval(days => $1)
-              and last_seen_at < now() - make_interval(days => $1)
-            """,
-            GONE_DAYS,
+            "delete from hive.process where last_seen_at < now() - make_interval(days => $1)", GONE_DAYS
         )
     for row in silent:
         log.warning(
