@@ -22,8 +22,8 @@ _START_SECONDS = 120.0  # the log of writes is read first
 _PROGRAMS = frozenset({"valkey-server"})
 _LOG_FOLDER = "appendonlydir"
 
-# Its working directory is its folder, so no path but the socket's stands here. It comes by a pipe: the
-# password shows neither on a command line nor in a second file.
+# Its working directory is its folder: every path is relative, and needs no right to walk there. It comes by a
+# pipe: the password shows neither on a command line nor in a second file.
 _CONFIGURATION = """\
 port 0
 unixsocket {socket}
@@ -152,8 +152,12 @@ class EmbeddedValkey:
         password = self._folder.password()
         assert password is not None
         self._folder.make_socket_folder(identity)
+        socket = self._socket
+        inside = socket.is_relative_to(self._folder.path)
         configuration = _CONFIGURATION.format(
-            socket=self._socket, password=password, megabytes=self._settings.valkey_max_memory_mb
+            socket=socket.relative_to(self._folder.path) if inside else socket,
+            password=password,
+            megabytes=self._settings.valkey_max_memory_mb,
         )
         launcher = launch_command(identity, death_signal="TERM", program=program, walks_to=())
         process = ServerProcess.start(

@@ -26,8 +26,15 @@ log = structlog.get_logger(__name__)
 
 STORE = "redis"
 _CLOSE_SECONDS = 5.0
-# Replies that mean "not now" rather than "wrong": read-only after a fail-over, a full disk, full memory.
-_NOT_NOW = ("MISCONF", "OOM ", "READONLY", "LOADING", "MASTERDOWN", "UNBLOCKED", "TRYAGAIN", "CLUSTERDOWN")
+# Replies that mean "not now" rather than "wrong": full memory, and what a fail-over or a full disk brings.
+_NOT_NOW = (
+    exceptions.OutOfMemoryError,
+    exceptions.ReadOnlyError,
+    exceptions.MasterDownError,
+    exceptions.TryAgainError,
+    exceptions.ClusterDownError,
+)
+_DISK_TROUBLE = "MISCONF"  # redis-py has no class for it
 
 Client = aioredis.Redis
 
@@ -44,6 +51,8 @@ class RedisStore:
         self._settings = settings
         self._events = events
         self._up = True
+        # Once the address has proved right, a refusal is the server's trouble and may pass.
+        self._trusted = False
         self.client = self._make(settings.pool_size, settings.call_seconds)
 
     @classmethod
@@ -74,6 +83,7 @@ class RedisStore:
         except BaseException:
             await store.close()
             raise
+        store._trusted = True
         return store
 
     def blocking_client(self, *, block_seconds: float = 2.0, connections: int = 4) -> Client:
@@ -102,16 +112,17 @@ class RedisStore:
         """Turn errors that mean "Redis is away" into StoreDown; leave others. A success says it is back."""
         try:
             yield
-        except exceptions.AuthenticationError:
-            raise
         except (exceptions.ConnectionError, exceptions.TimeoutError, OSError, TimeoutError) as error:
+            refused = _refusal(error)
+            if refused is not None and not self._trusted:
+                raise refused from None
             if isinstance(error, exceptions.MaxConnectionsError) or "No connection available" in str(error):
                 busy = f"all {self._settings.pool_size} connections are in use"
                 raise StoreDown(STORE, doing, busy) from error
             self._note(up=False)
             raise StoreDown(STORE, doing, str(error) or "no answer in time") from error
         except exceptions.ResponseError as error:
-            if not str(error).startswith(_NOT_NOW):
+            if not isinstance(error, _NOT_NOW) and not str(error).startswith(_DISK_TROUBLE):
                 raise
             raise StoreDown(STORE, doing, str(error)) from error
         self._note(up=True)
@@ -137,6 +148,14 @@ class RedisStore:
         log.info("store.up" if up else "store.down", store=STORE)
         if self._events is not None:
             self._events.publish(StoreChanged(store=STORE, up=up))
+
+
+def _refusal(error: BaseException) -> exceptions.AuthenticationError | None:
+    """The refusal of user or password inside ``error``: redis-py wraps it when the first command meets it."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, exceptions.AuthenticationError):
+        cause = cause.__cause__
+    return cause
 
 
 class TenantRedis:

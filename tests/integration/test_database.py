@@ -1,10 +1,347 @@
-"""Postgres through Database: isolation, translation, recycling."""
+"""Postgres through Database: tenants apart, outages named, connections replaced."""
 
+import asyncio
+import random
+import uuid
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from hive.embedded import EmbeddedPostgres
+from hive.errors import ConfigurationError, StoreDown
+from hive.events import Events, StoreChanged
+from hive.ids import TenantId
+from hive.settings import Embedded, Postgres
 from hive.store.postgres import Database
-from hive.store.redis import RedisStore
+from hive.store.tenants import Tenants
+from hive.testing.manual_clock import ManualClock
+
+A, B = TenantId("a"), TenantId("b")
 
 
-async def test_a_database_and_a_redis_answer(database: Database, redis_store: RedisStore) -> None:
+@pytest.fixture
+async def two_tenants(database: Database) -> Database:
+    tenants = Tenants(database)
+    for tenant in (A, B):
+        await tenants.create(tenant)
+        async with database.transaction(tenant) as connection:
+            await connection.execute(
+                "insert into connector (kind, config) values ('files', $1)", {"of": tenant}
+            )
+    return database
+
+
+async def owner(database: Database, tenant: TenantId) -> str:
+    async with database.transaction(tenant) as connection:
+        rows = await connection.fetch("select config from connector")
+    assert len(rows) == 1
+    return rows[0]["config"]["of"]
+
+
+async def test_a_transaction_sees_its_tenant_alone(two_tenants: Database) -> None:
+    assert await owner(two_tenants, A) == "a"
+    assert await owner(two_tenants, B) == "b"
+
+
+async def test_nothing_of_a_tenant_is_left_on_the_connection(postgres_dsn: str) -> None:
+    database = await Database.open(postgres_dsn, settings=Postgres(pool_size=1))
+    await Tenants(database).create(A)
+    async with database.transaction(A) as connection:
+        assert await connection.fetchval("show search_path") == "tenant_a, hive_ext"
     async with database.acquire() as connection:
-        assert await connection.fetchval("select count(*) from tenant") == 1
-    assert await redis_store.client.ping()
+        assert await connection.fetchval("show search_path") == "hive, hive_ext"
+        with pytest.raises(asyncpg.UndefinedTableError):
+            await connection.fetchval("select count(*) from connector")
+    async with database.transaction() as connection:
+        assert await connection.fetchval("show search_path") == "hive, hive_ext"
+    await database.close()
+
+
+async def test_cancellation_never_leaks_a_tenant(postgres_dsn: str) -> None:
+    """Hundreds of transactions over two tenants and two connections, cancelled anywhere."""
+    database = await Database.open(postgres_dsn, settings=Postgres(pool_size=2, call_seconds=10))
+    await two_tenants_in(database)
+    chance = random.Random(7)
+    crossings: list[object] = []
+    finished = cancelled = 0
+
+    async def work(tenant: TenantId, stay: float) -> None:
+        async with database.transaction(tenant) as connection:
+            seen = await connection.fetchval("select config->>'of' from connector limit 1")
+            if seen != tenant:
+                crossings.append((tenant, seen))
+            await connection.execute("insert into connector (kind, config) values ('x', $1)", {"of": tenant})
+            await connection.fetchval("select pg_sleep($1)", stay)
+
+    async def system() -> None:
+        async with database.acquire() as connection:
+            path = await connection.fetchval("show search_path")
+            if path != "hive, hive_ext" or connection.is_in_transaction():
+                crossings.append(path)
+
+    for _ in range(60):
+        tasks = [
+            asyncio.ensure_future(work(chance.choice((A, B)), chance.random() * 0.004)) for _ in range(4)
+        ]
+        tasks.append(asyncio.ensure_future(system()))
+        await asyncio.sleep(chance.random() * 0.008)
+        for task in tasks[:3]:
+            task.cancel()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        for result in results:
+            if isinstance(result, asyncio.CancelledError):
+                cancelled += 1
+            elif isinstance(result, BaseException):
+                raise result
+            else:
+                finished += 1
+    assert not crossings
+    assert finished > 20, "the test has to let some through"
+    assert cancelled > 20, "and to cancel some"
+    for tenant in (A, B):
+        async with database.transaction(tenant) as connection:
+            foreign = await connection.fetchval(
+                "select count(*) from connector where config->>'of' <> $1", tenant
+            )
+            assert foreign == 0
+    await database.close()
+
+
+async def two_tenants_in(database: Database) -> None:
+    for tenant in (A, B):
+        await Tenants(database).create(tenant)
+        async with database.transaction(tenant) as connection:
+            await connection.execute(
+                "insert into connector (kind, config) values ('files', $1)", {"of": tenant}
+            )
+
+
+async def test_an_error_rolls_back(two_tenants: Database) -> None:
+    async def fail() -> None:
+        async with two_tenants.transaction(A) as connection:
+            await connection.execute("delete from connector")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        await fail()
+    assert await owner(two_tenants, A) == "a"
+
+
+async def test_a_savepoint_rolls_back_alone(two_tenants: Database) -> None:
+    async with two_tenants.transaction(A) as connection:
+        with pytest.raises(asyncpg.UniqueViolationError):
+            async with connection.transaction():
+                await connection.execute(
+                    "insert into document (source_id, title, link, content_hash, version, chunk_count)"
+                    " select 'same', '', '', '', '{1}', 0 from generate_series(1, 2)"
+                )
+        await connection.execute("delete from connector")
+    async with two_tenants.transaction(A) as connection:
+        assert await connection.fetchval("select count(*) from connector") == 0
+
+
+async def test_values_come_and_go_typed(database: Database) -> None:
+    value = {"text": "ü\"'", "list": [1, 2.5, None, True], "empty": {}}
+    process, instance = uuid.uuid4(), uuid.uuid4()
+    async with database.transaction() as connection:
+        await connection.copy_records_to_table(
+            "process",
+            records=[(process, instance, "host", 1, value)],
+            columns=["id", "instance", "host", "pid", "slots"],
+            schema_name="hive",
+        )
+        row = await connection.fetchrow(
+            "select id, slots, started_at from hive.process where slots = $1", value
+        )
+        assert row is not None
+        assert row["id"] == process
+        assert row["slots"] == value
+        assert isinstance(row["started_at"], datetime)
+        assert row["started_at"].tzinfo == UTC
+        distance = await connection.fetchval(
+            "select $1::float4[]::hive_ext.vector <-> $2::float4[]::hive_ext.vector", [0.0, 3.0], [4.0, 0.0]
+        )
+        assert distance == 5
+
+
+async def test_connections_are_replaced_by_age(postgres_dsn: str) -> None:
+    clock = ManualClock()
+    settings = Postgres(pool_size=1, connection_age_seconds=100)
+    database = await Database.open(postgres_dsn, settings=settings, clock=clock)
+    first = await backend(database)
+    clock.advance(99)
+    assert await backend(database) == first
+    clock.advance(2)
+    await backend(database)  # given back old, so closed
+    assert await backend(database) != first
+    await database.close()
+
+
+async def test_connections_are_replaced_by_schemas_seen(postgres_dsn: str) -> None:
+    settings = Postgres(pool_size=1, schemas_per_connection=1)
+    database = await Database.open(postgres_dsn, settings=settings)
+    await two_tenants_in(database)
+    first = await backend(database)
+    assert await owner(database, A) == "a"
+    assert await owner(database, A) == "a"
+    assert await backend(database) == first
+    assert await owner(database, B) == "b"
+    assert await backend(database) != first
+    await database.close()
+
+
+async def backend(database: Database) -> int:
+    async with database.acquire() as connection:
+        return await connection.fetchval("select pg_backend_pid()")
+
+
+async def test_a_busy_pool_says_so_and_counts_as_up(postgres_dsn: str) -> None:
+    events = Events()
+    seen: list[StoreChanged] = []
+    events.subscribe(StoreChanged, seen.append)
+    database = await Database.open(
+        postgres_dsn, settings=Postgres(pool_size=1, call_seconds=0.2), events=events
+    )
+    async with database.acquire():
+        with pytest.raises(StoreDown, match="all 1 are in use"):
+            async with database.acquire():
+                pass
+    await database.ping()
+    assert not seen
+    await database.close()
+
+
+async def test_a_statement_has_a_deadline(postgres_dsn: str) -> None:
+    database = await Database.open(postgres_dsn, settings=Postgres(pool_size=1, call_seconds=0.2))
+    with pytest.raises(StoreDown, match="no answer in time"):
+        async with database.acquire() as connection:
+            await connection.fetchval("select pg_sleep(60)")
+    await database.ping()
+    await database.close()
+
+
+async def test_a_connection_cut_by_the_server_is_a_store_down_and_replaced(database: Database) -> None:
+    with pytest.raises(StoreDown):
+        async with database.transaction() as connection:
+            await connection.fetchval("select pg_terminate_backend(pg_backend_pid())")
+    with pytest.raises(StoreDown):
+        async with database.acquire() as connection:
+            await connection.fetchval("select pg_terminate_backend(pg_backend_pid())")
+    await database.ping()
+
+
+@asynccontextmanager
+async def own_server(state_dir: Path) -> AsyncGenerator[EmbeddedPostgres]:
+    server = EmbeddedPostgres(state_dir, Embedded(postgres_shared_buffers_mb=16), options={"fsync": "off"})
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop()
+
+
+async def test_an_outage_is_ridden_out_and_told_once(state_dir: Path) -> None:
+    events = Events()
+    seen: list[bool] = []
+    events.subscribe(StoreChanged, lambda event: seen.append(event.up))
+    async with own_server(state_dir) as server:
+        database = await Database.open(server.dsn, settings=Postgres(pool_size=4), events=events)
+        await server.stop()
+        for _ in range(3):
+            with pytest.raises(StoreDown):
+                await database.ping()
+        await server.start()
+        await database.ping()
+        await database.ping()
+        assert seen == [False, True]
+        await database.close()
+    with pytest.raises(StoreDown):
+        await Database.open(server.dsn, settings=Postgres())
+
+
+async def test_listening_wakes_and_ends_with_its_connection(database: Database) -> None:
+    heard: asyncio.Queue[str] = asyncio.Queue()
+    service = asyncio.ensure_future(database.listen(["one", "two"], heard.put_nowait))
+    async with asyncio.timeout(10):
+        assert {await heard.get(), await heard.get()} == {"one", "two"}, (
+            "something may have been missed before"
+        )
+        async with database.transaction() as connection:
+            await connection.execute("notify two")
+        assert await heard.get() == "two"
+    async with database.acquire() as connection:
+        await connection.execute(
+            "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'hive listen'"
+            " and datname = current_database()"
+        )
+    with pytest.raises(StoreDown, match="listening"):
+        async with asyncio.timeout(10):
+            await service
+
+
+async def test_listening_ends_by_cancellation_without_a_trace(database: Database) -> None:
+    heard: asyncio.Queue[str] = asyncio.Queue()
+    service = asyncio.ensure_future(database.listen(["one"], heard.put_nowait))
+    async with asyncio.timeout(10):
+        await heard.get()
+    service.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await service
+    async with asyncio.timeout(10):
+        while True:
+            async with database.acquire() as connection:
+                left = await connection.fetchval(
+                    "select count(*) from pg_stat_activity where application_name = 'hive listen'"
+                    " and datname = current_database()"
+                )
+            if left == 0:
+                return
+            await asyncio.sleep(0.01)
+
+
+async def test_behind_a_pooler_the_tenant_still_holds(postgres_dsn: str) -> None:
+    """The addresses differ, as with a transaction pooler: no session state is relied upon."""
+    database = await Database.open(
+        postgres_dsn, direct_dsn=postgres_dsn + "&target_session_attrs=any", settings=Postgres(pool_size=2)
+    )
+    await two_tenants_in(database)
+    assert await owner(database, A) == "a"
+    async with database.transaction() as connection:
+        assert await connection.fetchval("select count(*) from tenant") == 3
+    async with database.acquire() as connection:
+        assert await connection.fetchval("select count(*) from pg_prepared_statements") == 0
+    await database.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda dsn: dsn.replace("//hive:", "//hive:x"), "refused the user or the password"),
+        (lambda dsn: dsn.replace("//hive:", "//nobody:"), "refused the user or the password|pg_hba"),
+        (lambda dsn: dsn.replace("/test_", "/none_"), "no such database"),
+        (lambda dsn: dsn.replace("postgresql://", "mysql://"), "cannot be read"),
+        (lambda _: "postgresql://hive:s3cret@localhost:port/x", "cannot be read"),
+        (lambda _: "nonsense s3cret", "cannot be read"),
+    ],
+)
+async def test_a_wrong_address_is_told_without_the_password(postgres_dsn: str, change, message: str) -> None:  # type: ignore[no-untyped-def]
+    dsn: str = change(postgres_dsn)
+    with pytest.raises(ConfigurationError, match=message) as raised:
+        await Database.open(dsn, settings=Postgres())
+    password = postgres_dsn.split("hive:")[1].split("@", 1)[0]
+    assert password not in str(raised.value)
+    assert "s3cret" not in str(raised.value)
+    assert raised.value.__suppress_context__, "the traceback must not print the driver's error either"
+
+
+async def test_nobody_there_is_a_store_down(tmp_path: Path) -> None:
+    with pytest.raises(StoreDown):
+        await Database.open("postgresql://hive:x@127.0.0.1:1/hive", settings=Postgres())
+    with pytest.raises(StoreDown):
+        await Database.open(f"postgresql://hive:x@/hive?host={tmp_path}", settings=Postgres())
+    with pytest.raises(StoreDown):
+        await Database.open("postgresql://hive:x@no-such-host.invalid/hive", settings=Postgres())
