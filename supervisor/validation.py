@@ -15,6 +15,9 @@ from hive.tasks import Task
 BUILT_IN = ("hive.ingest.tasks", "supervisor.ticks")
 """Modules that register hive's own tasks."""
 
+TRANSACTIONAL = ("fetch_connector", "process_batch")
+"""Tasks whose job commits together with their effects, which only the ledger can do."""
+
 
 def register_tasks(settings: Settings) -> None:
     """Import hive's own tasks and those of ``process.modules``; ConfigurationError names the module."""
@@ -36,7 +39,7 @@ def problems(
     settings: Settings,
     tasks: Iterable[Task[Any]],
     *,
-    needs_ledger: Collection[str] = (),
+    needs_ledger: Collection[str] = TRANSACTIONAL,
     built_in: bool = True,
 ) -> tuple[str, ...]:
     """Everything that does not fit, one sentence each; empty when all is well.
@@ -76,7 +79,9 @@ def problems(
     return tuple(found)
 
 
-def verify(settings: Settings, tasks: Iterable[Task[Any]], *, needs_ledger: Collection[str] = ()) -> None:
+def verify(
+    settings: Settings, tasks: Iterable[Task[Any]], *, needs_ledger: Collection[str] = TRANSACTIONAL
+) -> None:
     """Raise ConfigurationError listing every problem, if there is one."""
     found = problems(settings, tasks, needs_ledger=needs_ledger)
     if found:

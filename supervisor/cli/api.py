@@ -15,8 +15,9 @@ USUAL_SECONDS = 35.0  # a little more than the API's own deadline, so that its a
 class Api:
     """Calls on behalf of the user. Each opens its own connection: hive may be started again in between."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, *, token: str | None = None) -> None:
         self.place = place
+        self._token = token
 
     def get(self, path: str, *, seconds: float = USUAL_SECONDS, **query: object) -> Any:
         """GET ``path``; parameters that are None are left out."""
@@ -47,7 +48,10 @@ class Api:
     ) -> Any:
         """One request. Raises NotRunning, NotAnswering or Refused."""
         address = self.place.address()
-        headers = {"Authorization": f"Bearer {self.place.token()}", "Accept": "application/json"}
+        headers = {
+            "Authorization": f"Bearer {self._token or self.place.token()}",
+            "Accept": "application/json",
+        }
         if self.place.tenant is not None:
             headers["X-Hive-Tenant"] = quote(self.place.tenant, safe="")
         content = None

@@ -24,15 +24,43 @@ class ListsByDefault(click.Group):
 
 def placed(function: Command) -> Command:
     """Add ``--state``, ``--config`` and ``--port``; the command gets a ``Place`` as its first argument."""
-    return _with_place(function, with_tenant=False)
+    return _with(function, _STATE, _CONFIG, _PORT)
 
 
 def placed_in_tenant(function: Command) -> Command:
     """As ``placed``, and ``--tenant``."""
-    return _with_place(function, with_tenant=True)
+    return _with(function, _STATE, _CONFIG, _PORT, _TENANT)
 
 
-def _with_place(function: Command, *, with_tenant: bool) -> Command:
+def placed_to_run(function: Command) -> Command:
+    """As ``placed``, in the words of a hive that is about to be started."""
+    return _with(function, _OWN_STATE, _OWN_CONFIG, _OWN_PORT)
+
+
+_PORTS = click.IntRange(0, 65535)
+_STATE = click.option(
+    "--state", metavar="DIR", help="State folder of the hive that is meant. [env: HIVE_STATE_DIR]"
+)
+_CONFIG = click.option("--config", metavar="FILE", help="Its configuration file. [env: HIVE_CONFIG]")
+_PORT = click.option("--port", type=_PORTS, metavar="N", help="Its port, if not the one it wrote down.")
+_TENANT = click.option("--tenant", metavar="T", help="The tenant; may be left out while there is only one.")
+_OWN_STATE = click.option(
+    "--state", metavar="DIR", help="State folder, made if need be. [env: HIVE_STATE_DIR; default: .hive]"
+)
+_OWN_CONFIG = click.option(
+    "--config",
+    metavar="FILE",
+    help="Configuration file. [env: HIVE_CONFIG; default: ./config.toml if it exists]",
+)
+_OWN_PORT = click.option(
+    "--port",
+    type=_PORTS,
+    metavar="N",
+    help="HTTP port; 0 takes a free one. [env: HIVE_HTTP__PORT; default: 8420]",
+)
+
+
+def _with(function: Command, *options: Callable[[Command], Command]) -> Command:
     @functools.wraps(function)
     def command(
         *args: Any,
@@ -44,22 +72,7 @@ def _with_place(function: Command, *, with_tenant: bool) -> Command:
     ) -> Any:
         return function(find(state=state, config=config, port=port, tenant=tenant), *args, **rest)
 
-    options = [
-        click.option(
-            "--state", metavar="DIR", help="State folder of the hive that is meant. [env: HIVE_STATE_DIR]"
-        ),
-        click.option("--config", metavar="FILE", help="Its configuration file. [env: HIVE_CONFIG]"),
-        click.option(
-            "--port",
-            type=click.IntRange(0, 65535),
-            metavar="N",
-            help="Its port, if not the one it wrote down.",
-        ),
-    ]
-    if with_tenant:
-        options.append(
-            click.option("--tenant", metavar="T", help="The tenant; may be left out while there is only one.")
-        )
+    decorated: Command = command
     for option in reversed(options):
-        command = option(command)
-    return command
+        decorated = option(decorated)
+    return decorated

@@ -38,7 +38,7 @@ def pools(place: Place, as_json: bool) -> None:
         return
     for row in rows:
         row["queues"] = ", ".join(row["queues"])
-    print_rows(rows, ("pool", "slots", "busy", "ready", "queues"), as_json=False, empty="no pools")
+    print_rows(rows, ("pool", "slots", "busy", "lost", "ready", "queues"), as_json=False, empty="no pools")
 
 
 @click.command()

@@ -1,6 +1,5 @@
 """`hive run`, `hive check`, and the two programs of their own: `hive model-server` and `hive probe`."""
 
-import asyncio
 import os
 import sys
 from pathlib import Path
@@ -8,14 +7,14 @@ from pathlib import Path
 import click
 
 from supervisor.cli.failure import CONFIGURATION, CommandFailed, hive_errors
-from supervisor.cli.options import as_json, placed
+from supervisor.cli.options import as_json, placed, placed_to_run
 from supervisor.cli.output import note, print_json, say
 from supervisor.cli.place import Place
 
 
 @click.command("run")
 @click.option("--demo", is_flag=True, help="Add hive's own documentation as a first source.")
-@placed
+@placed_to_run
 def run_hive(place: Place, demo: bool) -> int:
     """Run hive in the foreground until SIGTERM or Ctrl-C.
 
@@ -32,6 +31,8 @@ def run_hive(place: Place, demo: bool) -> int:
       hive run --state /var/lib/hive --port 9000
       HIVE_POSTGRES__DSN=postgresql://… HIVE_REDIS__URL=redis://… hive run --config hive.toml
     """
+    import asyncio
+
     from hive.config_file import load
     from supervisor.lifecycle import run
 

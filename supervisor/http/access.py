@@ -1,7 +1,8 @@
 """Who calls, and for which tenant. Bearer tokens, never cookies: a foreign page can act for nobody.
 
 Two kinds of token. The one in ``<state_dir>/token`` (mode 0600) is whoever sits on the host: role admin,
-every tenant. Those in ``hive.api_token`` are looked up by their SHA-256, and the answer is kept for a few seconds, so that a burst of requests is one query and a revoked token is refused soon.
+every tenant. Those in ``hive.api_token`` are looked up by their SHA-256, and the answer is kept for a few
+seconds, so that a burst of requests is one query and a revoked token is refused soon.
 """
 
 import hashlib
@@ -16,7 +17,7 @@ from typing import Protocol
 from aiohttp import web
 
 from hive.clock import Clock
-from hive.errors import ConfigurationError, TenantMissing
+from hive.errors import ConfigurationError
 from hive.ids import TenantId
 from hive.store.connection import Connection
 from hive.tenancy import parse_tenant
@@ -39,7 +40,7 @@ class Connections(Protocol):
 class TenantResolver(Protocol):
     """What turns a request's tenant into one that exists: ``hive.store.tenants.Tenants``."""
 
-    async def resolve(self, tenant: TenantId | None) -> TenantId: ...
+    async def resolve(self, tenant: str | None) -> TenantId: ...
 
 
 def local_token(state_dir: Path) -> str:
@@ -147,22 +148,14 @@ class Access:
                 raise Forbidden("this concerns the whole installation; the token is one tenant's")
             if asked is not None and asked != identity.tenant:
                 raise Forbidden(f"the token is tenant {identity.tenant}'s alone")
-            return await self._resolve(identity.tenant) if route.reach == "tenant" else identity.tenant
+            asked = identity.tenant
         match route.reach:
             case "installation":
                 return None
             case "every_tenant":
                 return None if asked is None else await self._tenants.resolve(asked)
             case "tenant":
-                return await self._resolve(asked)
-
-    async def _resolve(self, asked: TenantId | None) -> TenantId:
-        try:
-            return await self._tenants.resolve(asked)
-        except TenantMissing as error:
-            raise TenantMissing(
-                error.message, remedy=f"name one with the header {TENANT_HEADER} (command line: --tenant)"
-            ) from error
+                return await self._tenants.resolve(asked)
 
 
 def _asked_tenant(request: web.Request) -> TenantId | None:

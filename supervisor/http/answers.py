@@ -11,6 +11,8 @@ from hive.ingest.document_errors import DocumentError as Left
 from hive.ingest.index.search import SearchHit
 from hive.ingest.pairs import PairView
 from hive.outcomes import ErrorRecord
+from hive.store.tenants import Tenant as StoredTenant
+from pools.run import RunningJob as JobInHand
 
 COUNTED_TO = 10_000
 
@@ -34,6 +36,16 @@ class Tenant(Said):
     weight: int
     timezone: str
     created_at: datetime
+
+    @classmethod
+    def of(cls, tenant: StoredTenant) -> "Tenant":
+        return cls(
+            id=tenant.id,
+            state=tenant.state,
+            weight=tenant.weight,
+            timezone=tenant.timezone,
+            created_at=tenant.created_at,
+        )
 
 
 class Connector(Said):
@@ -301,19 +313,36 @@ class Results(Said):
 
 
 class RunningJob(Said):
+    """``state``: waiting (prefetched), running, stopping, stuck or settling."""
+
     id: str
     task: str
     queue: str
     tenant: str | None
+    attempt: int
+    state: str
     seconds: float
+
+    @classmethod
+    def of(cls, job: JobInHand) -> "RunningJob":
+        return cls(
+            id=str(job.job),
+            task=job.task,
+            queue=job.queue,
+            tenant=job.tenant,
+            attempt=job.attempt,
+            state=job.state,
+            seconds=round(job.seconds, 3),
+        )
 
 
 class Pool(Said):
-    """``ready``: it is consuming. ``running`` lists its handlers, the longest running first."""
+    """``ready``: it is consuming. ``lost``: slots whose handler does not end. ``running``: longest first."""
 
     pool: str
     slots: int
     busy: int
+    lost: int
     ready: bool
     queues: list[str]
     running: list[RunningJob]

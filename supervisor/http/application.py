@@ -19,16 +19,21 @@ from supervisor.http.table import ROUTES
 
 
 def build(
-    backend: Backend, *, clock: Clock | None = None, routes: tuple[Route, ...] = ROUTES
+    backend: Backend,
+    *,
+    clock: Clock | None = None,
+    routes: tuple[Route, ...] = ROUTES,
+    token: str | None = None,
 ) -> web.Application:
-    """The application for ``backend``. Makes the state folder's token on first use.
+    """The application for ``backend``. ``token``: the host's own, instead of that in the state folder, which
+    is made on first use.
 
     Raises ConfigurationError when a route declares neither a role nor public, or the token cannot be kept.
     """
     verify(routes)
     clock = clock or SystemClock()
     access = Access(
-        token=local_token(backend.roots.state_dir),
+        token=token or local_token(backend.roots.state_dir),
         database=backend.database,
         tenants=backend.tenants,
         clock=clock,

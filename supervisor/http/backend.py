@@ -10,40 +10,27 @@ from typing import Protocol
 
 from hive.broker.port import Broker, TransactionalBroker
 from hive.client import Client
-from hive.ids import MessageId, QueueName, TenantId
+from hive.ids import QueueName, TenantId
 from hive.ingest.attempts import Attempts
 from hive.ingest.index.search import SearchHits
 from hive.ingest.pairs import Pairs
 from hive.settings import Settings
 from hive.store.postgres import Database
 from hive.store.tenants import Tenants
+from pools.run import RunningJob
+from pools.slots import Slots
 from supervisor.http.roots import FileRoots
 from supervisor.service import ServiceView
-
-
-class RunningView(Protocol):
-    """One handler at work."""
-
-    @property
-    def id(self) -> MessageId: ...
-    @property
-    def task(self) -> str: ...
-    @property
-    def queue(self) -> QueueName: ...
-    @property
-    def tenant(self) -> TenantId | None: ...
-    @property
-    def seconds(self) -> float: ...
 
 
 class PoolView(Protocol):
     """A pool, seen from outside: ``pools.pool.WorkerPool``."""
 
     @property
-    def slots(self) -> int: ...
+    def slots(self) -> Slots: ...
     @property
     def ready(self) -> bool: ...
-    def running(self) -> Sequence[RunningView]: ...
+    def running(self) -> Sequence[RunningJob]: ...
 
 
 class Verdict(Protocol):

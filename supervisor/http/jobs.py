@@ -33,7 +33,7 @@ async def list_queues(call: Call) -> Answer:
                 depth,
                 broker=backend.routes[queue].kind,
                 pool=pool,
-                slots=live.slots if (live := backend.pools.get(pool)) is not None else slots,
+                slots=live.slots.total if (live := backend.pools.get(pool)) is not None else slots,
             )
             for depth, (queue, pool, slots) in zip(depths, rows, strict=True)
         ]

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hive.errors import ConfigurationError, InvalidInput
+from supervisor.http.private_file import write_private
 
 FIELD = "config.path"
 
@@ -50,7 +51,9 @@ class FileRoots:
         resolved = _existing(path, self._resolve(path))
         local = self._local()
         if not any(resolved == root or root in resolved.parents for root in (*self._configured, *local)):
-            _write(self._file, json.dumps({"roots": [*map(str, local), str(resolved)]}, indent=2) + "\n")
+            write_private(
+                self._file, json.dumps({"roots": [*map(str, local), str(resolved)]}, indent=2) + "\n"
+            )
         return resolved
 
     def _resolve(self, path: str | Path) -> Path:
@@ -86,20 +89,6 @@ def _existing(path: str | Path, resolved: Path) -> Path:
     except OSError as error:  # a name too long, a folder on the way that may not be searched
         raise InvalidInput(FIELD, f"{_shown(path)}: {error.strerror or error}") from error
     raise InvalidInput(FIELD, f"{_shown(path)} does not exist")
-
-
-def _write(file: Path, text: str) -> None:
-    # Written beside and renamed, so that a full disk or a kill leaves the old list whole.
-    fresh = file.with_name(f".{file.name}.{os.getpid()}")
-    try:
-        with open(
-            os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8"
-        ) as stream:
-            stream.write(text)
-        fresh.replace(file)
-    except OSError as error:
-        fresh.unlink(missing_ok=True)
-        raise ConfigurationError(f"{file} cannot be written: {error.strerror}") from error
 
 
 def _shown(path: str | Path) -> str:

@@ -12,6 +12,7 @@ from aiohttp import web
 
 from hive.errors import ConfigurationError
 from hive.settings import Http
+from supervisor.http.private_file import write_private
 
 log = structlog.get_logger(__name__)
 
@@ -71,18 +72,8 @@ class HttpServer:
             await runner.cleanup()
 
     def _announce(self, host: str) -> None:
-        """Tell this host's command line where to find us. Written beside and renamed: never half a file."""
-        fresh = self._place.with_name(f".{PLACE_FILE}.{os.getpid()}")
-        content = json.dumps({"host": host, "port": self.port, "pid": os.getpid()}) + "\n"
-        try:
-            with open(
-                os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="ascii"
-            ) as stream:
-                stream.write(content)
-            fresh.replace(self._place)
-        except OSError as error:
-            fresh.unlink(missing_ok=True)
-            raise ConfigurationError(f"{self._place} cannot be written: {error.strerror}") from error
+        """Tell this host's command line where to find us."""
+        write_private(self._place, json.dumps({"host": host, "port": self.port, "pid": os.getpid()}) + "\n")
 
     def _retract(self) -> None:
         try:

@@ -1,7 +1,7 @@
 """The process as a whole: health, metrics, pools, services, drain."""
 
 from supervisor.http.answers import Draining, Health, Pool, RunningJob, Service
-from supervisor.http.backend import RunningView, Verdict
+from supervisor.http.backend import Verdict
 from supervisor.http.routing import Answer, Call
 
 
@@ -24,21 +24,20 @@ async def metrics(call: Call) -> Answer:
 async def list_pools(call: Call) -> Answer:
     """Every pool of this process, with what runs in it."""
     settings = call.backend.settings.pools
-    rows: list[Pool] = []
-    for name, pool in call.backend.pools.items():
-        running = sorted(pool.running(), key=lambda each: each.seconds, reverse=True)
-        queues = (*settings[name].ledger, *settings[name].stream) if name in settings else ()
-        rows.append(
+    return Answer(
+        content=[
             Pool(
                 pool=name,
-                slots=pool.slots,
-                busy=len(running),
+                slots=pool.slots.total,
+                busy=pool.slots.in_use,
+                lost=pool.slots.written_off,
                 ready=pool.ready,
-                queues=list(queues),
-                running=[_running(each) for each in running],
+                queues=[*settings[name].ledger, *settings[name].stream] if name in settings else [],
+                running=[RunningJob.of(job) for job in pool.running()],
             )
-        )
-    return Answer(content=rows)
+            for name, pool in call.backend.pools.items()
+        ]
+    )
 
 
 async def list_services(call: Call) -> Answer:
@@ -71,10 +70,4 @@ async def drain(call: Call) -> Answer:
 def _verdict(verdict: Verdict) -> Answer:
     return Answer(
         content=Health(ok=verdict.ok, reasons=list(verdict.reasons)), status=200 if verdict.ok else 503
-    )
-
-
-def _running(view: RunningView) -> RunningJob:
-    return RunningJob(
-        id=str(view.id), task=view.task, queue=view.queue, tenant=view.tenant, seconds=round(view.seconds, 3)
     )
