@@ -85,13 +85,16 @@ class Rig:
         children: ChildRunner | None = None,
         stores: Any = None,
         routes: Mapping[QueueName, Broker] | None = None,
+        tenant: TenantId = ACME,
+        owner: ProcessId | None = None,
     ) -> None:
+        self.tenant = tenant
         self.clock = clock or SystemClock()
         self.memory = Wavering(self.clock, lease_seconds=lease_seconds)
         self.broker = broker or self.memory
         self.registry = Registry()
         self.events = Events()
-        self.owner = new_process_id()
+        self.owner = owner or new_process_id()
         self.labels: dict[MessageId, str] = {}
         self.settled: list[JobSettled] = []
         self.started: list[JobStarted] = []
@@ -135,14 +138,14 @@ class Rig:
         return sum(event.outcome == label for event in self.settled)
 
     async def send(self, task: Task[Any], count: int = 1, **arguments: Any) -> list[MessageId]:
-        """Publish the same message several times; for tenant ``acme`` where the task needs one."""
-        tenant = ACME if task.options.scope == "tenant" else None
+        """Publish the same message several times, for the rig's tenant where the task needs one."""
+        tenant = self.tenant if task.options.scope == "tenant" else None
         messages = [self.client.message(task, arguments, tenant=tenant) for _ in range(count)]
         return await self.client.publish(messages)
 
     async def _sweep(self) -> None:
         while True:
-            await self.memory.sweep(list(self.routes))
+            await self.broker.sweep(list(self.routes))
             await anyio.sleep(0.01)
 
     @asynccontextmanager
