@@ -9,11 +9,15 @@ it: an idle zygote should weigh nothing.
 """
 
 import json
+import signal
 from typing import Any, Final, NamedTuple
 
 from pools.fetch.hardening import User
 
 MAX_PACKET_BYTES: Final = 64 * 1024
+
+SHRUGGED_OFF: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals sent to a whole service or terminal: when the zygote ends is for hive alone to say."""
 
 ROLES: Final = {"fetch": "pools.fetch.child", "task": "pools.fetch.task_child"}
 

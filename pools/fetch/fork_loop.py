@@ -26,6 +26,7 @@ from typing import Any, Final, NoReturn
 from pools.fetch.birth import (
     MAX_PACKET_BYTES,
     ROLES,
+    SHRUGGED_OFF,
     Birth,
     decode_packet,
     encode_packet,
@@ -222,6 +223,7 @@ def main(descriptor: int) -> None:
         score.write(str(OOM_SCORE))
     make_undumpable()
     adopt_orphans()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _ignored)  # hive decides when we end; a signal to all of the service must not
+    for number in SHRUGGED_OFF:
+        signal.signal(number, _ignored)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SHRUGGED_OFF)
     ForkLoop(socket.socket(fileno=descriptor)).run()

@@ -51,6 +51,10 @@ class Child:
             kill_group(self.pid)
 
 
+class _ZygoteLost(Transient):
+    """The zygote ended in the middle of a request."""
+
+
 def kill_group(pid: int) -> None:
     """SIGKILL ``pid`` and the group it leads: it may not have become a leader yet, so both are named."""
     for send in (os.kill, os.killpg):
@@ -93,7 +97,11 @@ class Nursery:
         """
         try:
             async with asyncio.timeout(deadline_seconds):
-                return await self._spawn(birth)
+                while True:
+                    try:
+                        return await self._spawn(birth)
+                    except _ZygoteLost:
+                        continue
         except TimeoutError:
             raise Transient("no child process could be started in time") from None
 
@@ -184,7 +192,7 @@ class Nursery:
             raise Transient("the zygote is too far behind to take another request") from None
         except ZygoteGone:
             self._lose()
-            raise Transient("the zygote has just ended and is being started anew") from None
+            raise _ZygoteLost("the zygote has just ended and is being started anew") from None
 
     def _read(self) -> None:
         try:
@@ -221,11 +229,11 @@ class Nursery:
             child.exited.set_result(ended)
 
     async def _ping(self) -> bool:
-        self._pong = asyncio.get_running_loop().create_future()
+        pong = self._pong = asyncio.get_running_loop().create_future()
         try:
             self._send({"op": "ping"})
             async with asyncio.timeout(ANSWER_SECONDS):
-                await self._pong
+                await pong
         except TimeoutError:
             log.error("zygote.silent", pid=self._zygote.pid, seconds=ANSWER_SECONDS)
             self._zygote.kill()
@@ -252,9 +260,9 @@ class Nursery:
             self._bury(number, Ended(status=None, peak_bytes=None))
         for born in self._births.values():
             if not born.done():
-                born.set_exception(Transient("the zygote ended before it had made a child"))
+                born.set_exception(_ZygoteLost("the zygote ended before it had made a child"))
         if self._pong is not None and not self._pong.done():
-            self._pong.set_exception(Transient("the zygote has ended"))
+            self._pong.set_exception(_ZygoteLost("the zygote has ended"))
         self._change.set()
 
     async def _replace(self) -> None:

@@ -5,6 +5,7 @@ have cannot leak from it.
 """
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 import pools
-from pools.fetch.birth import MAX_PACKET_BYTES, decode_packet, encode_packet
+from pools.fetch.birth import MAX_PACKET_BYTES, SHRUGGED_OFF, decode_packet, encode_packet
 
 # All that children know of hive's environment: where libraries and certificates stand, and the time zone.
 _INHERITED: Final = ("LD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR", "TZ")
@@ -46,6 +47,8 @@ class Zygote:
         OSError.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        # Signals that a zygote ignores are blocked over its birth, until it has handlers that ignore them.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, SHRUGGED_OFF)
         with theirs:
             try:
                 process = subprocess.Popen(
@@ -62,6 +65,8 @@ class Zygote:
             except OSError:
                 ours.close()
                 raise
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         ours.setblocking(False)
         zygote = cls(process, ours)
         zygote.send({"op": "path", "path": [entry for entry in sys.path if entry]})

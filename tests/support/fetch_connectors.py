@@ -13,6 +13,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from hive.ingest.connectors.files_config import FilesConfig
 from hive.ingest.connectors.port import (
     Checkpoint,
     DocumentFailure,
@@ -48,7 +49,7 @@ class Scripted:
     async def items(
         self, config: BaseModel, credential: Mapping[str, Any] | None, checkpoint: Any, known: Known
     ) -> AsyncIterator[Item]:
-        assert isinstance(config, Plan)
+        assert isinstance(config, Plan | FilesPlan)
         for step in config.steps:
             word, *rest = step
             for item in await STEPS[word](*rest) if word in STEPS else ():
@@ -76,6 +77,18 @@ class Scripted:
                     for _ in range(rest[0]):
                         yield Pause(note="still here")
                         await asyncio.sleep(rest[1])
+
+
+class FilesPlan(FilesConfig):
+    """A plan that names files, as the ``files`` connector's configuration does."""
+
+    steps: tuple[list[Any], ...] = ()
+
+
+class ScriptedFiles(Scripted):
+    """Does what its plan says, with the rights of the ``files`` connector."""
+
+    Config = FilesPlan
 
 
 async def _documents(count: int, body: str = "some text") -> Sequence[Item]:
@@ -171,13 +184,23 @@ def _popen(own_session: bool) -> int:
     return subprocess.Popen([sys.executable, "-I", "-S", "-c", waits], start_new_session=own_session).pid
 
 
+async def _hungry_grandchild() -> Sequence[Item]:
+    _eat()
+    return []
+
+
+def _eat() -> None:
+    program = "hoard = bytearray(b'x') * (300 * 2**20)\nimport signal\nsignal.pause()"
+    subprocess.Popen([sys.executable, "-I", "-S", "-c", program])
+
+
 async def _look(target: int, secret_file: str) -> Sequence[Item]:
     """Try to learn something of process ``target``, and of a file."""
     found = {
         "environ": _attempt(lambda: Path(f"/proc/{target}/environ").read_bytes()),
         "mem": _attempt(lambda: os.close(os.open(f"/proc/{target}/mem", os.O_RDONLY))),
         "maps": _attempt(lambda: Path(f"/proc/{target}/maps").read_bytes()),
-        "fd": _attempt(lambda: os.listdir(f"/proc/{target}/fd")),
+        "descriptor": _attempt(lambda: os.close(os.open(f"/proc/{target}/fd/0", os.O_RDONLY))),
         "ptrace": _ptrace(target),
         "file": _attempt(lambda: Path(secret_file).read_bytes()),
         "write": _attempt(lambda: Path(secret_file).with_name("mine").write_bytes(b"x")),
@@ -240,6 +263,7 @@ STEPS = {
     "exit": _exit,
     "garbage": _garbage,
     "grandchild": _grandchild,
+    "hungry_grandchild": _hungry_grandchild,
     "look": _look,
     "read": _read,
     "import": _import,
