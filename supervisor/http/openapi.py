@@ -69,6 +69,9 @@ def _operation(route: Route, schemas: Mapping[type[BaseModel], Any]) -> dict[str
         },
         "x-role": Role.PUBLIC.name.lower() if route.role is None else route.role.name.lower(),
     }
+    if route.or_status is not None:
+        other = {"description": "As asked, in part.", **_content(route, schemas)}
+        operation["responses"][str(route.or_status)] = other
     if route.role is Role.PUBLIC:
         operation["security"] = []
     if route.body is not None:

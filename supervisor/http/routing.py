@@ -107,7 +107,10 @@ Handler = Callable[[Call], Awaitable[Answer]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """One line of the table. ``answers``: the model of its answer, or of one item where ``many``."""
+    """One line of the table. ``answers``: the model of its answer, or of one item where ``many``.
+
+    ``or_status``: another status under which it answers the same way.
+    """
 
     method: Literal["GET", "POST", "DELETE"]
     path: str
@@ -120,6 +123,7 @@ class Route:
     query: type[BaseModel] | None = None
     body: type[BaseModel] | None = None
     status: int = 200
+    or_status: int | None = None
     deadline_seconds: float = 30.0
 
     @property

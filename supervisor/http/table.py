@@ -36,6 +36,7 @@ def _probes() -> Sequence[Route]:
             reach="installation",
             summary="Whether hive makes progress",
             answers=answers.Health,
+            or_status=503,
         ),
         Route(
             method="GET",
@@ -45,6 +46,7 @@ def _probes() -> Sequence[Route]:
             reach="installation",
             summary="Whether hive consumes its queues; 503 with the reasons if not",
             answers=answers.Health,
+            or_status=503,
         ),
         Route(
             method="GET",
@@ -133,6 +135,7 @@ def _connectors() -> Sequence[Route]:
             reach="tenant",
             summary="Remove a connector with what only it brought",
             answers=answers.Removed,
+            or_status=202,
             deadline_seconds=60,
         ),
         Route(

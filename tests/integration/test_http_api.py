@@ -1,5 +1,6 @@
 """The HTTP API over a real database: who may do what, what it answers, and how it refuses."""
 
+import asyncio
 from collections.abc import AsyncGenerator
 from io import BytesIO
 from pathlib import Path
@@ -7,14 +8,16 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+import structlog
 
 from hive.broker.port import Settlement
+from hive.errors import Conflict, LeaseLost, QueueFull, StoreDown
 from hive.ids import QueueName, new_process_id
 from hive.outcomes import ErrorKind, ErrorRecord, Failed
 from hive.store.postgres import Database
 from http_api import Api, recent, serving
 from probes.health import Verdict
-from supervisor.http.routing import Role, Route
+from supervisor.http.routing import Answer, Call, Handler, Role, Route
 from supervisor.http.table import ROUTES
 
 ROLES = {"viewer": Role.VIEWER, "editor": Role.EDITOR, "admin": Role.ADMIN}
@@ -374,9 +377,57 @@ async def test_answers_carry_no_invitation_to_browsers(api: Api) -> None:
         assert answer.headers["WWW-Authenticate"].startswith("Bearer")
 
 
-async def test_a_store_that_is_away_gives_503(api: Api, database: Database) -> None:
-    await database.close()
-    status, content = await api.call("GET", "/v1/tenants")
-    assert status in (500, 503)
-    assert "Traceback" not in str(content)
-    assert (await api.call("GET", "/livez", token=""))[0] == 200
+async def _overslept(call: Call) -> Answer:
+    await asyncio.sleep(60)
+    return Answer()
+
+
+def _raising(error: Exception) -> Handler:
+    async def handler(call: Call) -> Answer:
+        raise error
+
+    return handler
+
+
+@pytest.mark.parametrize(
+    ("handler", "status", "code"),
+    [
+        (_overslept, 503, "deadline"),
+        (_raising(RuntimeError("sesame")), 500, "internal"),
+        (_raising(StoreDown("postgres", "reading")), 503, "store_down"),
+        (_raising(QueueFull("full", retry_after_seconds=7)), 429, "queue_full"),
+        (_raising(Conflict("taken")), 409, "conflict"),
+        (_raising(LeaseLost("gone")), 409, "lease_lost"),
+    ],
+)
+async def test_what_a_handler_raises_leaves_as_a_problem(
+    database: Database, state_dir: Path, handler: Handler, status: int, code: str
+) -> None:
+    route = Route(
+        method="GET",
+        path="/v1/trouble",
+        handler=handler,
+        role=Role.VIEWER,
+        reach="every_tenant",
+        summary="",
+        deadline_seconds=0.1,
+    )
+    async with serving(database, state_dir, table=(route,)) as api:
+        headers = {"Authorization": f"Bearer {api.token}"}
+        async with api.client.get(f"{api.base}/v1/trouble", headers=headers) as answer:
+            content = await answer.json()
+            assert (answer.status, content["error"]["code"]) == (status, code)
+            assert "sesame" not in str(content)
+            assert ("Retry-After" in answer.headers) == (status in (429, 503))
+            if code == "queue_full":
+                assert answer.headers["Retry-After"] == "7"
+
+
+async def test_nothing_secret_is_logged(api: Api, docs: Path) -> None:
+    with structlog.testing.capture_logs() as lines:
+        body = {"kind": "files", "name": "a", "config": {"path": str(docs)}, "credential": {"p": "sesame"}}
+        await api.post("/v1/connectors", {**body, "add_root": True})
+        await api.get("/v1/search?q=barley")
+    assert any(line["event"] == "http.request" for line in lines)
+    for word in ("sesame", "barley", api.token):
+        assert word not in str(lines)

@@ -32,7 +32,9 @@ from probes.health import Verdict
 from supervisor.http.application import build
 from supervisor.http.backend import Backend
 from supervisor.http.roots import FileRoots
+from supervisor.http.routing import Route
 from supervisor.http.server import HttpServer
+from supervisor.http.table import ROUTES
 
 
 @dataclass
@@ -136,7 +138,7 @@ class Api:
 
 @asynccontextmanager
 async def serving(
-    database: Database, state_dir: Path, settings: Settings | None = None
+    database: Database, state_dir: Path, settings: Settings | None = None, table: tuple[Route, ...] = ROUTES
 ) -> AsyncGenerator[Api]:
     """Serve the API on a free port."""
     os.makedirs(state_dir, mode=0o700, exist_ok=True)
@@ -170,7 +172,7 @@ async def serving(
         roots=FileRoots(settings.connectors.files.roots, state_dir),
         drain=lambda: drained.append(True),
     )
-    server = HttpServer(build(backend), settings.http.model_copy(update={"port": 0}), state_dir)
+    server = HttpServer(build(backend, routes=table), settings.http.model_copy(update={"port": 0}), state_dir)
     await server.start()
     try:
         async with aiohttp.ClientSession() as client:
