@@ -24,11 +24,13 @@ class Shelf:
         self.free = True
         self.ours = False
         self.away = False
+        self.hanging = False
         self.answer_seconds = 0.0
         self.released = 0
 
     async def _call(self) -> None:
-        await anyio.lowlevel.checkpoint()
+        if self.hanging:
+            await anyio.sleep_forever()
         if isinstance(self.clock, ManualClock):
             self.clock.advance(self.answer_seconds)
         if self.away:
@@ -227,7 +229,7 @@ async def test_the_running_service_notices_the_end_of_trust_by_itself() -> None:
     async with anyio.create_task_group() as group:
         group.start_soon(leadership.run)
         await until(lambda: leadership.leading)
-        lease.away = True
+        lease.hanging = True  # a store that swallows the call, not one that refuses it
         over = anyio.Event()
         events.subscribe(LeaderChanged, lambda event: over.set())
         with anyio.fail_after(10):
