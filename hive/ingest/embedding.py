@@ -169,7 +169,7 @@ def _vectors(content: bytes, count: int) -> list[Vector]:
         vectors = [_vector(entry["embedding"]) for entry in ordered]
     except (ValueError, KeyError, TypeError, binascii.Error) as error:
         raise EmbedderDown(f"the model server's answer cannot be read: {error}") from error
-    if len(vectors) != count:
+    if len(vectors) != count or not all(vectors):
         raise EmbedderDown(f"the model server answered {len(vectors)} vectors for {count} texts")
     return vectors
 
@@ -178,7 +178,7 @@ def _vector(given: str | list[float]) -> Vector:
     """Base64 of little-endian float32, or a list where a server does not know base64."""
     if isinstance(given, list):
         return [float(number) for number in given]
-    floats = array.array("f", base64.b64decode(given))
+    floats = array.array("f", base64.b64decode(given, validate=True))
     if sys.byteorder == "big":
         floats.byteswap()
     return floats.tolist()

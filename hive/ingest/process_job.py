@@ -37,6 +37,12 @@ class TextChanged(Transient):
     code = "text_changed"
 
 
+class WrongDimension(Transient):
+    """The model server is not the one the index was built with."""
+
+    code = "wrong_dimension"
+
+
 class _Cancelled(Exception):
     """The attempt was cancelled meanwhile: nothing of this batch is to be kept."""
 
@@ -120,18 +126,25 @@ class ProcessJob:
         """Embed every document whose text differs from the one in force, and that may replace it."""
         needed = [entry for entry in work.documents if self._differs(entry, loaded.in_force)]
         try:
-            await self._embed_all(work, needed)
+            await self._embed_all(work, needed, loaded.index)
         except EmbeddingRefused:
             # One text spoils the request: find out whose, so that the others go on.
             for entry in needed:
                 try:
-                    await self._embed_all(work, [entry])
+                    await self._embed_all(work, [entry], loaded.index)
                 except EmbeddingRefused as error:
                     work.drop(entry, error.code, error.message)
 
-    async def _embed_all(self, work: _Work, needed: Sequence[ParsedDocument]) -> None:
+    async def _embed_all(self, work: _Work, needed: Sequence[ParsedDocument], index: IndexSettings) -> None:
         texts = [_embedded_text(entry, at) for entry in needed for at in range(len(entry.chunks))]
-        vectors = iter(await self._services.embedder.embed(texts))
+        answered = await self._services.embedder.embed(texts)
+        for vector in answered:
+            if len(vector) != index.dimension:
+                # One such vector would spoil every search. The batch waits until a person has put it right.
+                raise WrongDimension(
+                    f"the model server gives {len(vector)} dimensions, and the index holds {index.dimension}"
+                )
+        vectors = iter(answered)
         for entry in needed:
             work.vectors[entry.source_id] = [next(vectors) for _ in entry.chunks]
 
