@@ -25,6 +25,7 @@ class Cancellations:
         except StoreDown as error:
             self._hands.unanswered("asking for cancellations", error)
             return False
+        self._hands.answered()
         for delivery in asked:
             run = runs.get((delivery.id, delivery.fence))
             if run is not None and run.reason is None:

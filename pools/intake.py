@@ -90,9 +90,14 @@ class Intake:
         return self._clock.monotonic() - self._claimed_at <= 3 * WAIT_SECONDS
 
     @property
+    def at_rest(self) -> bool:
+        """Whether there is nothing for it to do: paused, stopped, or no slot to claim for."""
+        return self.paused or self.stopped or self._waits_for_room
+
+    @property
     def overdue(self) -> bool:
         """Whether the loop is stuck in a round that should have ended long ago."""
-        if self.paused or self.stopped or self._waits_for_room:
+        if self.at_rest:
             return False
         return self._clock.monotonic() - self._round_at > OVERDUE_SECONDS
 
@@ -190,7 +195,9 @@ class Intake:
         with anyio.CancelScope() as self._waiting:
             if self.paused:
                 await self._resumed.wait()
+            self._waits_for_room = True
             await self._crowded()
+            self._waits_for_room = False
             held = self._slots.grab(max(1, self._slots.free // self._queues))
             if held or self._space():
                 return held

@@ -43,6 +43,8 @@ log = structlog.get_logger(__name__)
 
 FLUSH_SECONDS = 5.0
 """How long the end of a pool waits for its last outcomes to be written."""
+REST_SECONDS = 5.0
+"""How often a pool at rest says that it is."""
 
 
 class WorkerPool:
@@ -229,6 +231,7 @@ class WorkerPool:
                         loops.start_soon(carrier.run)
                     for intake in self._intakes.values():
                         loops.start_soon(intake.run)
+                    loops.start_soon(self._rest)
                     self._running = True
                     await self._drained.wait()
                     loops.cancel_scope.cancel()
@@ -236,6 +239,13 @@ class WorkerPool:
                 self._running = False
                 with anyio.CancelScope(shield=True):
                     await self._wind_down()
+
+    async def _rest(self) -> None:
+        """Beat the pulse of a pool that has nothing to do: paused, without slots, or all of them busy."""
+        while True:
+            if all(intake.at_rest for intake in self._intakes.values()):
+                self._beat()
+            await anyio.sleep(REST_SECONDS)
 
     @asynccontextmanager
     async def _portal(self) -> AsyncGenerator[None]:
@@ -249,7 +259,7 @@ class WorkerPool:
 
     async def _wind_down(self) -> None:
         """Leave nothing behind that can be ended. Takes at most cancel_seconds + FLUSH_SECONDS + 2 s."""
-        if not self._drained.is_set():
+        if self._report is None and self._runs():
             async with anyio.create_task_group() as loops:
                 for carrier in self._carriers:
                     loops.start_soon(carrier.run)

@@ -67,8 +67,8 @@ class Runner:
 
         To be called in the task that ``run.task`` names.
 
-        Raises ``CancelledError`` only when the caller's own task was cancelled, not through ``run.stop``:
-        then the handler was cancelled too, or (in a thread) is still running.
+        Raises ``CancelledError`` only when the caller's own task was cancelled while the handler sits in a
+        thread, which then goes on.
         """
         plan = self._checked(run.delivery)
         if isinstance(plan, Failed):
@@ -94,9 +94,9 @@ class Runner:
             with acting_for(run.delivery.tenant):
                 await self._handle(run, plan, context)
         except asyncio.CancelledError as error:
-            if task.cancelling() and (run.reason is None or not run.interruptible):
-                raise
-            failure = error  # asked for by `run.stop`, or raised by the handler on its own
+            if task.cancelling() and not run.interruptible:
+                raise  # cut off while a thread goes on
+            failure = error  # asked for by `run.stop`, or the handler's own doing: nobody else cancels it
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # noqa: BLE001 - the failure boundary; a library's sys.exit() included

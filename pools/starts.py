@@ -71,6 +71,7 @@ class Starts:
         except StoreDown as error:
             self._hands.unanswered("noting starts", error)
             return False
+        self._hands.answered()
         for run in due:
             run.noted = True
         for _, noted in first:

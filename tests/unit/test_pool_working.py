@@ -119,8 +119,9 @@ async def test_slots_are_all_there_after_a_thousand_mixed_endings():
         await rig.client.publish(messages)
         ended = ("completed", "failed", "retrying")
         await until(
-            lambda: len({event.job for event in rig.settled if event.outcome in ended}) >= 880, seconds=60
+            lambda: len({event.job for event in rig.settled if event.outcome in ended}) == 1000, seconds=60
         )
+        await until(lambda: not rig.pool.running())
     assert rig.pool.slots.in_use == 0
     assert rig.pool.slots.written_off == 0
 
@@ -387,6 +388,18 @@ async def test_the_pulse_beats_through_an_outage_but_not_for_a_wedged_intake():
         assert not pool.pulse.fresh
 
 
+async def test_a_pool_with_nothing_to_do_is_healthy():
+    clock = ManualClock()
+    rig = Rig(clock=clock)
+    async with rig.serving() as pool:
+        await until(lambda: pool.ready)
+        pool.resize(0)
+        pool.pause(WORK)
+        await until(lambda: rig.memory.calls["claim"])
+        clock.advance(100)
+        await until(lambda: pool.pulse.fresh)
+
+
 async def test_outcomes_are_written_in_batches_and_one_alone_at_once():
     rig = Rig(slots=50, prefetch=50)
 
@@ -585,6 +598,20 @@ async def test_a_cancelled_pool_hands_back_and_can_run_again():
     gate.open.set()
     async with rig.serving():
         await until(lambda: rig.count("completed") == 4)
+
+
+async def test_a_drain_that_is_cut_off_leaves_nothing_behind():
+    rig = Rig(slots=1, prefetch=0)
+    gate = Gate()
+    declared = declare(rig, gate.__call__, name="gate")
+    with anyio.fail_after(10):
+        async with rig.serving() as pool:
+            await rig.send(declared)
+            await until(lambda: gate.inside == 1)
+            with anyio.move_on_after(0.05):
+                await pool.drain(1000)
+    assert rig.count("released") == 1
+    assert (gate.inside, pool.slots.in_use) == (0, 0)
 
 
 async def test_a_claim_under_way_when_intake_stops_is_handed_back():
