@@ -182,6 +182,7 @@ class Memory:
         record.error = error
         if rerun:
             record.attempt = record.child_crashes = record.hive_crashes = 0
+            record.expires_at = None
         elif (crashed or isinstance(outcome, Released)) and after not in TERMINAL:
             record.attempt -= 1
         match after:

@@ -79,7 +79,7 @@ async def harness(database: Database) -> LedgerHarness:
 async def until(condition: Callable[[], bool]) -> None:
     """Look again and again, for ten seconds at the most."""
     with anyio.fail_after(10):
-        while not condition():  # noqa: ASYNC110 - what is looked at has no event
+        while not condition():
             await anyio.sleep(0.005)
 
 

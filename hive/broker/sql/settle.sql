@@ -47,6 +47,9 @@ with asked as (
             when decided.next = 'pending' and decided.outcome <> 'released' then statement_timestamp()
             else job.run_at
         end,
+        expires_at = case
+            when decided.next = 'pending' and decided.outcome <> 'released' then null else job.expires_at
+        end,
         attempt = case
             when decided.outcome in ('released', 'crashed') and decided.next in ('pending', 'retrying')
                 then job.attempt - 1
