@@ -26,7 +26,6 @@ from hive.events import (
     ServiceChanged,
     StoreChanged,
 )
-from probes.loop import LoopMonitor
 
 QUEUE_FRESH_SECONDS = 120.0
 """The queues are counted by one process at a time: figures it did not renew since are not shown."""
@@ -90,15 +89,6 @@ class Metrics:
     def gauge(self, name: str, text: str, labels: tuple[str, ...], read: Reading) -> None:
         """Show ``hive_<name>``: at each scrape ``read`` gives a value for each set of labels."""
         self._gauges.add(f"hive_{name}", text, labels, read)
-
-    def show_loop(self, loop: LoopMonitor) -> None:
-        """Show the event loop's lag."""
-        self.gauge(
-            "loop_lag_seconds",
-            "Lag of the event loop within the last minute.",
-            ("quantile",),
-            lambda: {("0.5",): loop.p50_seconds, ("0.99",): loop.p99_seconds, ("1",): loop.worst_seconds},
-        )
 
     def wire(self, events: Events) -> None:
         """Count what happens on the bus from here on."""
