@@ -85,11 +85,13 @@ def _outer_layer(version: int, hidden: Sequence[str]) -> int:
     write = _WRITE_FILE | _CHANGE_FOLDER | (_TRUNCATE if version >= 3 else 0)
     read = _READ_FILE if hidden else 0
     ruleset = _ruleset(write | read)
+    closed = _resolved(hidden)
     for path in _WRITABLE:
-        _allow(ruleset, path, write | read)
+        for part in _without(path, closed):
+            _allow(ruleset, part, write | read)
     if hidden:
-        for path in _without("/", _resolved(hidden)):
-            _allow(ruleset, path, read)
+        for part in _without("/", closed):
+            _allow(ruleset, part, read)
     return ruleset
 
 
