@@ -90,7 +90,8 @@ async def upgrade(dsn: str, name: SetName, schema: str) -> bool:
 
 
 async def _comment(connection: AsyncConnection, schema: str) -> str | None:
-    query = f"select obj_description(to_regnamespace('{schema}'), 'pg_namespace')"
+    # Not to_regnamespace(): it may answer from before the lock was waited for.
+    query = f"select obj_description(oid, 'pg_namespace') from pg_namespace where nspname = '{schema}'"
     return (await connection.exec_driver_sql(query)).scalar()
 
 

@@ -142,19 +142,19 @@ async def check_extension(connection: Connection) -> None:
 
 async def pending(connection: Connection) -> Pending:
     """What lies behind the newest revisions: two cheap queries, whatever the number of tenants."""
+    # By joins over pg_namespace: to_regnamespace() may answer from before an advisory lock was waited for.
     marked = await connection.fetchval(
-        "select obj_description(to_regnamespace($1), 'pg_namespace')", SHARED_SCHEMA
+        "select obj_description(oid, 'pg_namespace') from pg_namespace where nspname = $1", SHARED_SCHEMA
     )
     shared = marked != comment_of(head("shared"))
-    if (
-        marked is None
-        and await connection.fetchval("select to_regclass($1)", f"{SHARED_SCHEMA}.tenant") is None
-    ):
+    tenants_table = f"{SHARED_SCHEMA}.tenant"
+    if marked is None and await connection.fetchval("select to_regclass($1)", tenants_table) is None:
         return Pending(shared=True, tenants={})
     rows = await connection.fetch(
-        f"select id, obj_description(to_regnamespace(schema_name), 'pg_namespace') as version"
-        f" from {SHARED_SCHEMA}.tenant where state <> 'deleting'"
-        f" and obj_description(to_regnamespace(schema_name), 'pg_namespace') is distinct from $1 order by id",
+        "select t.id, obj_description(n.oid, 'pg_namespace') as version"
+        f" from {tenants_table} t left join pg_namespace n on n.nspname = t.schema_name"
+        " where t.state <> 'deleting' and obj_description(n.oid, 'pg_namespace') is distinct from $1"
+        " order by t.id",
         comment_of(head("tenant")),
     )
     behind = {
