@@ -23,7 +23,7 @@ COLUMNS = (
     "batches_done",
     "batches_total",
     "started_at",
-    "error",
+    "note",
 )
 ENDED = ("completed", "completed_with_errors", "failed", "cancelled", "interrupted")
 POLL_SECONDS = 0.5
@@ -64,6 +64,9 @@ def attempts(
         print_rows(rows, ("code", "document", "summary"), as_json=as_json, empty="no errors")
         return 0
     rows = api.items("/v1/attempts", connector=connector, limit=limit)
+    if not as_json:
+        for row in rows:
+            row["note"] = row["error"] or (row["waiting_for"] and f"waits for {row['waiting_for']}")
     print_rows(
         rows, COLUMNS, as_json=as_json, empty="no attempts yet (`hive connector add files …` makes the first)"
     )
@@ -104,16 +107,16 @@ class _Lines:
     """Progress where there is no terminal: a line on standard error whenever much has changed."""
 
     def __init__(self) -> None:
-        self._said: tuple[object, ...] = ()
+        self._said = ""
+        self._status = ""
         self._said_at = 0.0
 
     def show(self, row: Row) -> None:
-        state = (row["status"], row["documents_total"], row["batches_done"], row["batches_total"])
-        now = time.monotonic()
-        if state == self._said or (self._said and state[0] == self._said[0] and now - self._said_at < 5):
+        said, now = sentence(row), time.monotonic()
+        if said == self._said or (row["status"] == self._status and now - self._said_at < 5):
             return
-        self._said, self._said_at = state, now
-        note(f"attempt {row['id']}: {sentence(row)}")
+        self._said, self._status, self._said_at = said, row["status"], now
+        note(f"attempt {row['id']}: {said}")
 
 
 def sentence(row: Row) -> str:
@@ -121,6 +124,7 @@ def sentence(row: Row) -> str:
     return (
         f"{row['status']}, {row['documents_total']} documents ({row['documents_new']} new), "
         f"{row['batches_done']} of {row['batches_total']} batches"
+        + (f", waits for {row['waiting_for']}" if row["waiting_for"] else "")
     )
 
 

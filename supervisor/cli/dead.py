@@ -10,7 +10,7 @@ from supervisor.cli.options import ListsByDefault, as_json, placed_in_tenant
 from supervisor.cli.output import print_fields, print_json, print_rows, say
 from supervisor.cli.place import Place
 
-COLUMNS = ("id", "task", "tenant", "queue", "kind", "code", "summary", "attempts", "died_at")
+COLUMNS = ("id", "task", "tenant", "kind", "summary", "attempts", "died_at")
 
 
 @click.group(cls=ListsByDefault)

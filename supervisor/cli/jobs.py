@@ -8,23 +8,11 @@ from supervisor.cli.api import Api
 from supervisor.cli.failure import CommandFailed
 from supervisor.cli.offline import api_or_database
 from supervisor.cli.options import ListsByDefault, as_json, placed_in_tenant
-from supervisor.cli.output import print_fields, print_json, print_rows, say
+from supervisor.cli.output import print_fields, print_json, print_rows, say, shown
 from supervisor.cli.place import Place
 
 STATES = ("scheduled", "pending", "running", "retrying", "completed", "failed", "cancelled")
-COLUMNS = (
-    "id",
-    "task",
-    "tenant",
-    "queue",
-    "state",
-    "attempt",
-    "stage",
-    "done",
-    "total",
-    "error",
-    "enqueued_at",
-)
+COLUMNS = ("id", "task", "tenant", "state", "attempt", "progress", "error", "enqueued_at")
 
 
 @click.group(cls=ListsByDefault)
@@ -62,6 +50,8 @@ def list_jobs(
     if not as_json:
         for row in rows:
             row["error"] = (row["error"] or {}).get("summary")
+            counts = None if row["done"] is None else f"{row['done']}/{shown(row['total'])}"
+            row["progress"] = " ".join(each for each in (row["stage"], counts) if each) or None
     print_rows(rows, COLUMNS, as_json=as_json, empty="no jobs")
 
 
@@ -69,7 +59,7 @@ def list_jobs(
 @click.argument("id")
 @as_json
 @placed_in_tenant
-def show(place: Place, id: str, as_json: bool) -> None:
+def show_job(place: Place, id: str, as_json: bool) -> None:
     """Show one job with its arguments, progress and error.
 
     \b

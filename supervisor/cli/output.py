@@ -1,6 +1,7 @@
 """What people and programs read. Tables come from rich, which is imported only when one is printed."""
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import click
 
 Row = Mapping[str, Any]
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 
 
 def say(text: str) -> None:
@@ -56,7 +58,7 @@ def shown(value: object) -> str:
         case float():
             return f"{value:.3g}"
         case str():
-            return value
+            return f"{value[:10]} {value[11:19]}" if _TIME.fullmatch(value) else value
         case dict() | list():
             return json.dumps(value, ensure_ascii=False)
         case _:
@@ -75,15 +77,25 @@ def _print_table(rows: Sequence[Row], columns: Sequence[str]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    # Cut to the width of a terminal, but never when piped: `hive jobs | grep` must see whole lines.
+    # Folded to the width of a terminal, but never when piped: `hive jobs | grep` must see whole lines.
     terminal = sys.stdout.isatty()
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for column in columns:
+    # Room is scarce in a terminal: a column in which nothing stands is left out.
+    kept = [
+        column
+        for column in columns
+        if column == columns[0] or any(row.get(column) is not None for row in rows)
+    ]
+    for position, column in enumerate(kept):
         numeric = all(isinstance(row.get(column), int | float | None) for row in rows)
         table.add_column(
-            column.replace("_", " "), justify="right" if numeric else "left", no_wrap=not terminal
+            column.replace("_", " "),
+            justify="right" if numeric else "left",
+            # What does not fit is folded, not cut; the first column, which one copies, stays whole.
+            no_wrap=not terminal or position == 0,
+            overflow="fold",
         )
     for row in rows:
         # Text, not str: a name with [brackets] is a name, and no markup.
-        table.add_row(*(Text(clean(shown(row.get(column))).replace("\n", " ")) for column in columns))
+        table.add_row(*(Text(clean(shown(row.get(column))).replace("\n", " ")) for column in kept))
     Console(width=None if terminal else 4096, highlight=False).print(table)

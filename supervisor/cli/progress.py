@@ -15,7 +15,7 @@ class Bar:
     def __init__(self, attempt: int) -> None:
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),
-            BarColumn(),
+            BarColumn(bar_width=20),
             TextColumn("{task.fields[figures]}", markup=False),
             TimeElapsedColumn(),
             console=Console(stderr=True),
@@ -37,15 +37,16 @@ class Bar:
         figures = (
             f"{row['documents_total']} documents, {row['documents_new']} new, "
             f"{row['batches_done']}/{row['batches_total']} batches"
+            + (f", waits for {row['waiting_for']}" if row["waiting_for"] else "")
         )
         self._progress.update(
             self._task,
             description=clean(f"{row['connector']}: {row['status'].replace('_', ' ')}"),
             total=row["batches_total"] or None,
             completed=row["batches_done"],
-            figures=figures,
+            figures=clean(figures),
         )
 
     def waiting(self, why: str) -> None:
-        """Say that hive does not answer at present."""
-        self._progress.update(self._task, figures=clean(why))
+        """Say that hive does not answer at present; the line of its own stays above the bar."""
+        self._progress.console.print(clean(why), style="yellow", markup=False, highlight=False)
