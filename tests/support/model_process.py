@@ -25,6 +25,7 @@ class ModelProcess:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
+            self.process.stdout.close()
             raise AssertionError(f"the model server ended with {self.process.wait(timeout=10)}")
         self.listening = json.loads(line)["listening"]
         return self
