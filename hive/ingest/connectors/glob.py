@@ -17,7 +17,7 @@ class Glob:
 
     def __init__(self, pattern: str) -> None:
         parts = [part for part in pattern.split("/") if part not in ("", ".")]
-        if "/" not in pattern.strip("/"):
+        if "/" not in pattern.rstrip("/"):
             parts.insert(0, _ANY_DEPTH)
         self.literals = frozenset(part for part in parts if not set(part) & set("*?["))
         self._parts = tuple(None if part == _ANY_DEPTH else _compiled(part) for part in parts)

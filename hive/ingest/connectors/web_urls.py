@@ -51,9 +51,11 @@ def parsed_url(text: str, base: URL | None = None) -> URL | None:
         if url.explicit_port is not None and url.is_default_port():
             url = url.with_port(None)
         url = url.with_fragment(None)
-        if len(str(url)) > MAX_URL_CHARACTERS:
-            return None
-        return url if url.raw_path else url.with_path("/")
+        if url.raw_path == "/":
+            url = url.with_path(
+                "/", keep_query=True
+            )  # else "http://host" keeps an empty path when written out
+        return url if len(str(url)) <= MAX_URL_CHARACTERS else None
     except (ValueError, UnicodeError):
         return None
 

@@ -118,7 +118,8 @@ def decode(data: bytes, *, declared: str | None = None, markup: bool = False) ->
         return text
     if wide := wide_encoding(data[:_SAMPLE_BYTES]):
         return data.decode(wide, errors="replace")
-    return _guessed(data, [name for label in candidates if (name := _known(label))])
+    names = [_known(label) for label in candidates]
+    return _guessed(data, [name for name in names if name and name != "utf-8"])
 
 
 def _guessed(data: bytes, declared: list[str]) -> str:

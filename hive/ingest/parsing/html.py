@@ -71,7 +71,7 @@ def page_links(root: Element) -> PageLinks:
 
 
 def _first_heading(main: Element) -> str:
-    for tag in ("h1", "h2", "h3"):
+    for tag in ("h1", "h2", "h3", "head"):  # the last: what trafilatura calls all of them
         for element in main.iter(tag):
             if text := heading_text(element):
                 return text

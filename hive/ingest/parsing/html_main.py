@@ -9,7 +9,7 @@ from hive.ingest.parsing.html_tree import Element
 
 _NOT_CONTENT = """
     script style noscript template svg iframe object embed applet canvas audio video map nav dialog form input
-    select button textarea datalist annotation head title meta link base frameset
+    select button textarea datalist annotation title meta link base frameset
 """
 _DROPPED_TAGS = frozenset(_NOT_CONTENT.split())
 _TEXT_BLOCKS = ("p", "pre", "blockquote", "dl", "h1", "h2", "h3", "h4", "h5", "h6")

@@ -12,7 +12,7 @@ from hive.ingest.parsing.parsed import MAX_TEXT_CHARACTERS, Parsed, ParseFailure
 
 MAX_PAGES = 10_000
 
-logging.getLogger("pypdf").disabled = True  # it comments on every flaw of a file; what matters is raised
+logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # a file's flaws are its own; what matters is raised
 
 # What pypdf raises on broken files beside its own errors: it follows what the file says.
 _BROKEN = (
