@@ -2,7 +2,7 @@
 
 Start::
 
-    tasks registered and checked ─▶ state folder locked ─▶ zygote ─▶ stores, schema ─▶ assembled
+    tasks registered and checked ─▶ zygote ─▶ state folder locked ─▶ stores, schema ─▶ assembled
       ─▶ dead boots buried ─▶ services ─▶ pools ─▶ HTTP ─▶ leader, beat ─▶ ready
 
 Shutdown, the other way round: not ready ─▶ beat and sweeps of the leader, leader lease ─▶ intake ─▶ drain
@@ -60,11 +60,11 @@ async def run(settings: Settings, *, demo: bool = False) -> int:
         }
     )
     async with AsyncExitStack() as stack:
+        make_undumpable()
+        zygote = Zygote.start()  # before the lock, of which a forked process would hold a copy
+        stack.callback(zygote.stop)
         instance = await Instance.lock(settings.process.state_dir)
         stack.callback(instance.release)
-        make_undumpable()
-        zygote = Zygote.start()
-        stack.callback(zygote.stop)
         signals = await stack.enter_async_context(Signals())
         return await _Life(settings, instance, zygote, signals).run(demo=demo)
 
@@ -180,6 +180,7 @@ class _Life:
     async def _announce(self, hive: Assembly, demo: bool) -> None:
         while not hive.health.ready().ok:  # noqa: ASYNC110 - a verdict over many facts has no event
             await anyio.sleep(0.02)
+        hive.files.run_once()
         log.info("hive.ready", port=hive.http.port, process=str(hive.process))
         if demo:
             try:
@@ -190,7 +191,7 @@ class _Life:
     async def _end(self, tree: ServiceTree, hive: Assembly) -> int:
         """Shut down in order; returns the exit code. Every step is bounded."""
         hive.health.close("hive is stopping")
-        hive.files.clear()
+        hive.files.run_once()  # not ready any more, and alive to the end
         for name in ("watchdog", "beat", "pruner", "tenants"):
             await _stop(tree, name)
         with anyio.move_on_after(5):

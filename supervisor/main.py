@@ -14,6 +14,9 @@ def main() -> None:
         from probes.command import main as probe
 
         sys.exit(probe(arguments[1:]))
+    from supervisor.reaper import become_init_if_first
+
+    become_init_if_first()
     from supervisor.cli.application import run
 
     sys.exit(run(arguments))

@@ -59,6 +59,7 @@ class ModelServer:
             str(self.socket_path),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
+            start_new_session=True,  # a terminal's Ctrl-C is hive's to act on
             env={name: os.environ[name] for name in PASSED_ON if name in os.environ},
         )
         try:

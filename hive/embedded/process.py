@@ -35,7 +35,14 @@ class ServerProcess:
         with os.fdopen(descriptor, "ab") as output:
             start = output.tell()
             process = subprocess.Popen(
-                command, cwd=cwd, env=dict(ENVIRONMENT), stdin=subprocess.PIPE, stdout=output, stderr=output
+                command,
+                cwd=cwd,
+                env=dict(ENVIRONMENT),
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                # Ctrl-C on a terminal reaches a whole process group: it must not stop the stores under hive.
+                start_new_session=True,
             )
         assert process.stdin is not None
         with suppress(BrokenPipeError):  # it ended at once; whoever waits for it finds out why

@@ -16,7 +16,7 @@ def main() -> int:
     status_file, *command = sys.argv[1:]
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl")
-    child = os.posix_spawn(command[0], command, os.environ)
+    child = os.posix_spawn(command[0], command, os.environ, setpgroup=0)
     with open(status_file, "w", encoding="utf-8", buffering=1) as status:
         status.write(json.dumps({"pid": child}) + "\n")
         while True:

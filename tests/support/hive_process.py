@@ -54,6 +54,7 @@ class HiveProcess:
         self._status.unlink(missing_ok=True)
         (self.state / "http.json").unlink(missing_ok=True)
         begun = time.monotonic()
+        self.state.parent.mkdir(parents=True, exist_ok=True)
         with self.log_path.open("ab") as log:
             self._cradle = subprocess.Popen(
                 [sys.executable, "-I", str(CRADLE), str(self._status), str(HIVE), "run", *arguments],
@@ -169,6 +170,13 @@ class HiveProcess:
     def text_of(self, path: str) -> str:
         with urllib.request.urlopen(self.base_url + path, timeout=5) as answer:
             return answer.read().decode()
+
+    def postgres_dsn(self) -> str:
+        """The embedded database's address, for tests that look inside."""
+        from hive.embedded import EmbeddedPostgres
+        from hive.settings import Embedded
+
+        return EmbeddedPostgres(self.state, Embedded()).dsn
 
     def run_cli(self, *arguments: str, seconds: float = 120.0) -> "subprocess.CompletedProcess[str]":
         """Any hive command against this state folder, whatever its exit code."""

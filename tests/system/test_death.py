@@ -1,6 +1,9 @@
 """Promises 1, 2 and 6: killed, stopped and started again, nothing is lost, doubled or left behind."""
 
 import asyncio
+import os
+import signal
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -44,7 +47,7 @@ def _assert_exactly_once(hive: HiveProcess, pages: Path) -> None:
     assert len(failed) < 0.05 * len(expected)
     wrong = rows(
         hive,
-        "select d.source_id, d.chunk_count, count(c.*) as n, count(distinct c.body || c.heading || c.ordinal) as u "
+        "select d.source_id, d.chunk_count, count(c.*) as n "
         "from tenant_public.document d left join tenant_public.chunk c on c.document = d.id "
         "group by d.id having count(c.*) <> d.chunk_count or count(c.*) <> count(distinct c.ordinal)",
     )
@@ -116,11 +119,14 @@ def test_a_stopped_hive_leaves_nothing_running(hive: HiveProcess) -> None:
     assert not (hive.state / "ready").exists()
 
 
-def test_a_killed_embedded_store_comes_back(hive: HiveProcess, tmp_path: Path) -> None:
-    import os
-    import signal
-    import subprocess
+def test_ctrl_c_on_a_terminal_reaches_the_whole_process_group_and_still_drains(hive: HiveProcess) -> None:
+    os.killpg(hive.pid, signal.SIGINT)
+    assert hive.wait_exit() == 0
+    assert "away" not in hive.log_text()
+    assert "service.failed" not in hive.log_text()
 
+
+def test_a_killed_embedded_store_comes_back(hive: HiveProcess, tmp_path: Path) -> None:
     def main_process(word: str) -> int:
         found = subprocess.run(
             ["pgrep", "-f", f"{word}.*{hive.state}"], capture_output=True, text=True

@@ -6,6 +6,8 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from hive_process import HiveProcess, until
 
 ROOT = Path(__file__).parents[2]
@@ -29,13 +31,13 @@ def test_probes_and_public_pages(hive: HiveProcess) -> None:
     assert "hive_" in hive.text_of("/metrics")
     hive.cli("probe", "live")
     hive.cli("probe", "ready")
-    try:
-        urllib.request.urlopen(hive.base_url + "/v1/connectors", timeout=5)
-    except urllib.error.HTTPError as error:
-        with error:
-            assert error.code == 401
-    else:
-        raise AssertionError("/v1 answered without a token")
+    with (
+        pytest.raises(urllib.error.HTTPError) as refused,
+        urllib.request.urlopen(hive.base_url + "/v1/connectors", timeout=5),
+    ):
+        pass
+    with refused.value as answer:
+        assert answer.code == 401
     token = hive.state / "token"
     assert token.stat().st_mode & 0o777 == 0o600
     assert hive.stop() == 0
@@ -74,9 +76,9 @@ def test_a_task_of_ones_own(new_hive: Callable[..., HiveProcess], tmp_path: Path
     hive = new_hive(environment={"HIVE_PROCESS__MODULES": '["mytasks"]', "PYTHONPATH": str(tmp_path)})
     hive.start()
     hive.cli("enqueue", "note", "--json", '{"text": "written"}')
-    until(lambda: (tmp_path / "written").exists(), 30, "the task's effect")
+    until((tmp_path / "written").exists, 30, "the task's effect")
     hive.cli("enqueue", "apart", "--json", '{"text": "by a child"}')
-    until(lambda: (tmp_path / "by a child").exists(), 30, "the child's effect")
+    until((tmp_path / "by a child").exists, 30, "the child's effect")
     hive.cli("enqueue", "broken", "--json", "{}")
     dead = until(lambda: hive.json("dead", "list"), 30, "a dead letter")
     assert dead[0]["task"] == "broken"

@@ -107,9 +107,9 @@ def _postgres(binaries: Path, folder: Path, libraries: str | None = None) -> Ite
 
 @pytest.fixture
 def wheel_postgres(tmp_path: Path) -> Iterator[str]:
-    from hive.embedded import postgres_binaries
+    from hive.embedded.binaries import postgres_programs
 
-    yield from _postgres(postgres_binaries(), tmp_path / "wheel")
+    yield from _postgres(postgres_programs(), tmp_path / "wheel")
 
 
 @pytest.fixture
