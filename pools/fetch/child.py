@@ -49,10 +49,7 @@ def main(connection: socket.socket, birth: Birth, zygote: int) -> int:
             "cannot_change_user",
             f"a fetch child could not give up its rights: {error} (fetch.user names whom it becomes)",
         )
-    try:
-        asyncio.run(_run(request, source, config, connection, unpacker))
-    except MemoryError:
-        return OUT_OF_MEMORY_STATUS
+    asyncio.run(_run(request, source, config, connection, unpacker))
     return 0
 
 
@@ -62,7 +59,10 @@ async def _run(
     channel = Channel(connection, unpacker)
     channel.open()
     items = source.items(config, request.credential, request.checkpoint, channel.known)
-    await Crawl(request, channel).run(items)
+    try:
+        await Crawl(request, channel).run(items)
+    except MemoryError:
+        os._exit(OUT_OF_MEMORY_STATUS)  # nothing here is to be trusted any more, the clean-up included
     # Everything is said. Threads of the connector that hang, open connections: none of it is worth waiting
     # for.
     os._exit(0)

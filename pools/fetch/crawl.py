@@ -77,7 +77,9 @@ class Crawl:
                 transient=error.transient,
                 retry_after_seconds=error.retry_after_seconds,
             )
-        except Exception as error:  # noqa: BLE001 - a connector's runner: its bugs are its source's failure
+        except Exception as error:  # a connector's runner: its bugs are its source's failure
+            if isinstance(error, ExceptionGroup) and error.subgroup(MemoryError) is not None:
+                raise MemoryError from error
             last = FetchFailed(
                 code="connector_error",
                 summary=summary_of(error),

@@ -33,12 +33,13 @@ async def test_too_much_memory(how: str) -> None:
     assert 200 * MIB < (error.detail.peak_memory_bytes or 0) < 512 * MIB
 
 
+@pytest.mark.parametrize("step", [["allocate", "heap"], ["allocate_in_a_group"]])
 async def test_growth_faster_than_the_samples_meets_the_kernel(
-    monkeypatch: pytest.MonkeyPatch,
+    step: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pools.fetch.watch.SAMPLE_SECONDS", 3600)
     async with warm() as hive:
-        error = await died(hive, ["allocate", "heap"], memory_mb=256)
+        error = await died(hive, step, memory_mb=256)
     assert error.detail.exit == "out_of_memory"
     assert error.detail.signal is None  # it ended by itself, of a MemoryError
     assert (error.detail.peak_memory_bytes or 0) < 400 * MIB

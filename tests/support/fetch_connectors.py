@@ -145,6 +145,12 @@ async def _allocate(how: str) -> Sequence[Item]:
             hoard.append(bytearray(16 * 2**20))
 
 
+async def _allocate_in_a_group() -> Sequence[Item]:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(_allocate("heap"))
+    return []
+
+
 async def _sleep(seconds: float) -> Sequence[Item]:
     await asyncio.sleep(seconds)
     return []
@@ -256,6 +262,7 @@ STEPS = {
     "source_error": _source_error,
     "bug": _bug,
     "allocate": _allocate,
+    "allocate_in_a_group": _allocate_in_a_group,
     "sleep": _sleep,
     "block": _block,
     "stop_self": _stop_self,
