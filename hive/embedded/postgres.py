@@ -33,6 +33,7 @@ _OPTIONS: Mapping[str, str] = {
     "max_locks_per_transaction": "256",  # a transaction over many tenants' schemas holds many
     "wal_level": "minimal",
     "max_wal_senders": "0",
+    "max_logical_replication_workers": "0",
     "max_wal_size": "512MB",
     "io_method": "sync",  # the default keeps three processes more
     "jit": "off",

@@ -29,7 +29,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsp
 import anyio
 
 from hive.embedded.binaries import postgres_programs
-from hive.errors import ConfigurationError, Conflict, HiveError, InvalidInput, StoreDown
+from hive.errors import ConfigurationError, Conflict, HiveError, InvalidInput, NotFound, StoreDown
 from hive.settings import Postgres
 from hive.store.postgres import STORE, Database
 from hive.store.schema import head
@@ -52,14 +52,16 @@ async def backup(target: Path, *, direct_dsn: str, state_dir: Path) -> Backup:
     """Write a backup to ``target``: a folder that is made or empty, or a new file named ``*.tar``.
 
     Nothing of that name is there until it is complete: it is built beside it and renamed; cancelled, it
-    leaves nothing. Raises Conflict (something is there), StoreDown, ConfigurationError (no fitting pg_dump),
-    HiveError (the disk is full, say).
+    leaves nothing. Raises Conflict (something is there), NotFound (no hive in that database), StoreDown,
+    ConfigurationError (no fitting pg_dump), HiveError (the disk is full, say).
     """
     as_tar = target.suffix == ".tar"
     _refuse_existing(target, as_tar)
     database = await Database.open(direct_dsn, settings=Postgres(pool_size=1))
     try:
         async with database.acquire() as connection:
+            if await connection.fetchval("select to_regclass('hive.tenant')") is None:
+                raise NotFound("this database holds no hive yet: there is nothing to back up")
             server = (
                 int(await connection.fetchval("select current_setting('server_version_num')::int")) // 10000
             )
@@ -151,7 +153,7 @@ async def _dump(program: Path, dsn: str, file: Path) -> None:
     if code != 0:
         if "connection to server" in output:
             raise StoreDown(STORE, "dumping", output[-500:])
-        raise HiveError(f"pg_dump failed: {output[-500:]}", remedy="make room, or name another target")
+        raise HiveError(f"pg_dump failed: {output[-500:]}")
 
 
 async def _run(

@@ -63,6 +63,7 @@ class _Wear:
 
     born: float
     schemas: set[str] = field(default_factory=set[str])
+    clean: bool = False  # the transaction that ended last reset the session along the way
 
 
 class _PooledConnection(asyncpg.Connection):
@@ -77,11 +78,12 @@ class Borrowed:
     Everything else (a unique violation, say) stays asyncpg's.
     """
 
-    __slots__ = ("_raw", "_translating")
+    __slots__ = ("_depth", "_raw", "_translating")
 
     def __init__(self, raw: Any, translating: Callable[[str], Any]) -> None:
         self._raw = raw
         self._translating = translating
+        self._depth = 0
 
     async def execute(self, query: str, *args: Any, timeout: float | None = None) -> str:
         with self._translating("running a statement"):
@@ -108,16 +110,35 @@ class Borrowed:
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator[None]:
         """A transaction; inside of one, a savepoint."""
-        transaction = self._raw.transaction()
+        if self._depth == 0:
+            async with self.scope("begin", "commit", "rollback"):
+                yield
+            return
+        name = f"hive_{self._depth}"
+        undo = f"rollback to savepoint {name}; release savepoint {name}"
+        async with self.scope(f"savepoint {name}", f"release savepoint {name}", undo):
+            yield
+
+    @asynccontextmanager
+    async def scope(self, begin: str, end: str, undo: str) -> AsyncGenerator[None]:
+        """``begin`` the body, then ``end`` it, or ``undo`` it after an error or a cancellation.
+
+        Each is one message, whatever it holds: asyncpg's own transactions take one for every statement.
+        Ending a transaction in which a failed statement was ignored raises, where a plain COMMIT would roll
+        back and say nothing.
+        """
         with self._translating("beginning a transaction"):
-            await transaction.start()
+            await self._raw.execute(begin)
+        self._depth += 1
         try:
             yield
+            with self._translating("committing"):
+                await self._raw.execute(f"select; {end}")
         except BaseException:
-            await self._roll_back(transaction)
+            await self._undo(undo)
             raise
-        with self._translating("committing"):
-            await transaction.commit()
+        finally:
+            self._depth -= 1
 
     def is_in_transaction(self) -> bool:
         return self._raw.is_in_transaction()
@@ -136,16 +157,20 @@ class Borrowed:
                 table_name, records=records, columns=columns, schema_name=schema_name, timeout=timeout
             )
 
-    async def _roll_back(self, transaction: Any) -> None:
+    async def _undo(self, undo: str) -> None:
         """Roll back after an error or a cancellation. A connection that cannot is cut."""
+        undone = False
         with anyio.CancelScope(shield=True):
             try:
                 async with asyncio.timeout(_RELEASE_SECONDS):
-                    await transaction.rollback()
+                    await self._raw.execute(undo)
+                undone = True
             except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
-                # Cut once already if a savepoint inside of this one could not be rolled back either.
-                with suppress(asyncpg.InterfaceError):
-                    self._raw.terminate()
+                log.debug("postgres.connection_cut")
+            finally:
+                if not undone:
+                    with suppress(asyncpg.InterfaceError):  # it may be cut already
+                        self._raw.terminate()
 
 
 class Database:
@@ -190,6 +215,7 @@ class Database:
                 statement_cache_size=0 if database._pooler else 200,
                 connection_class=_PooledConnection,
                 init=database._initialize,
+                reset=database._reset,
                 timeout=_CONNECT_SECONDS,
                 server_settings=database._session_settings(),
             )
@@ -227,28 +253,27 @@ class Database:
 
     @asynccontextmanager
     async def transaction(self, tenant: TenantId | None = None) -> AsyncGenerator[Connection]:
-        """Borrow a connection for one transaction, in the tenant's schema or, without one, in the shared
-        schema.
+        """Borrow a connection for one transaction, in the tenant's schema, or in the shared one.
 
         Committed at the end of the body; rolled back after an error or a cancellation. Raises StoreDown.
         """
         raw, wear = await self._take()
         try:
             connection = Borrowed(raw, self.translating)
-            async with connection.transaction():
-                if tenant is not None:
-                    path = search_path_of(tenant)
-                    wear.schemas.add(path)
-                    await connection.execute("select set_config('search_path', $1, true)", path)
-                elif self._pooler:
-                    await connection.execute("select set_config('search_path', $1, true)", _SHARED_PATH)
+            begin = "begin"
+            if tenant is not None or self._pooler:
+                path = _SHARED_PATH if tenant is None else search_path_of(tenant)
+                wear.schemas.add(path)
+                begin = f"begin; select set_config('search_path', '{path}', true)"
+            reset = raw.get_reset_query()
+            async with connection.scope(begin, f"commit; {reset}", f"rollback; {reset}"):
                 yield connection
+            wear.clean = True
         finally:
             await self._give_back(raw, wear)
 
     async def listen(self, channels: Collection[str], on_notify: Callable[[str], None]) -> None:
-        """The service: call ``on_notify(channel)`` for each notification, over a direct connection of its
-        own.
+        """The service: call ``on_notify(channel)`` for each notification, over a connection of its own.
 
         Calls it once for every channel when it begins to listen, since something may have been missed before.
         Returns only by cancellation; raises StoreDown when the connection is lost or cannot be made.
@@ -372,6 +397,13 @@ class Database:
         await connection.set_type_codec(
             "jsonb", schema="pg_catalog", format="binary", encoder=_encode_json, decoder=_decode_json
         )
+
+    async def _reset(self, connection: Any) -> None:
+        """Before the next borrower: forget settings, locks, cursors and listeners."""
+        if connection.wear.clean:
+            connection.wear.clean = False
+            return
+        await connection.execute(connection.get_reset_query())
 
     def _session_settings(self) -> dict[str, str]:
         if self._pooler:

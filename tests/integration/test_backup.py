@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hive.embedded.binaries import postgres_programs
-from hive.errors import Conflict, HiveError, StoreDown
+from hive.errors import Conflict, HiveError, NotFound, StoreDown
 from hive.ids import TenantId
 from hive.settings import Postgres, Secrets
 from hive.store import migration
@@ -101,6 +101,14 @@ async def test_the_password_stands_on_no_command_line(
     password = database.dsn.split("hive:", 1)[1].split("@", 1)[0]
     assert "--format=custom" in seen.read_text()
     assert password not in seen.read_text()
+
+
+async def test_an_empty_database_has_nothing_to_back_up(
+    empty_postgres_dsn: str, state_dir: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(NotFound, match="no hive yet"):
+        await backup(tmp_path / "to", direct_dsn=empty_postgres_dsn, state_dir=state_dir)
+    assert not (tmp_path / "to").exists()
 
 
 async def test_failures_are_told_and_leave_nothing(

@@ -4,7 +4,7 @@ import asyncio
 import random
 import uuid
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -129,6 +129,41 @@ async def test_an_error_rolls_back(two_tenants: Database) -> None:
     with pytest.raises(RuntimeError):
         await fail()
     assert await owner(two_tenants, A) == "a"
+
+
+async def test_an_ignored_failure_is_no_silent_rollback(two_tenants: Database) -> None:
+    """After a failed statement a plain COMMIT rolls back and says nothing; here it says so."""
+
+    async def ignore() -> None:
+        async with two_tenants.transaction(A) as connection:
+            await connection.execute("delete from connector")
+            with suppress(asyncpg.UndefinedTableError):
+                await connection.execute("select from no_such_table")
+
+    with pytest.raises(asyncpg.InFailedSQLTransactionError):
+        await ignore()
+    assert await owner(two_tenants, A) == "a"
+
+
+async def test_a_failed_commit_is_told(two_tenants: Database) -> None:
+    async with two_tenants.transaction(A) as connection:
+        await connection.execute("create table late (a int unique deferrable initially deferred)")
+    with pytest.raises(asyncpg.UniqueViolationError):
+        async with two_tenants.transaction(A) as connection:
+            await connection.execute("insert into late values (1), (1)")
+    assert await owner(two_tenants, A) == "a"
+
+
+async def test_a_setting_of_one_borrower_is_not_the_next_ones(postgres_dsn: str) -> None:
+    database = await Database.open(postgres_dsn, settings=Postgres(pool_size=1))
+    for borrow in (database.transaction, database.acquire):
+        async with borrow() as connection:
+            await connection.execute("set search_path = public")
+            await connection.execute("select pg_advisory_lock(7)")
+        async with database.acquire() as connection:
+            assert await connection.fetchval("show search_path") == "hive, hive_ext"
+            assert await connection.fetchval("select count(*) from pg_locks where locktype = 'advisory'") == 0
+    await database.close()
 
 
 async def test_a_savepoint_rolls_back_alone(two_tenants: Database) -> None:
