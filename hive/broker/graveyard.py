@@ -107,8 +107,8 @@ def _letter(mark: bytes, fields: dict[bytes, bytes], queue: QueueName) -> _Lette
         printable(fields.get(name, b"").decode("utf-8", "replace"), 500)
         for name in (b"kind", b"code", b"summary")
     )
-    entry = fields.get(b"e", b"")
-    id = MessageId(uuid5(NAMESPACE_OID, f"{queue}:{entry.decode('ascii', 'replace')}"))
+    lane, entry = int(fields.get(b"l", b"2")), fields.get(b"e", b"")
+    id = MessageId(uuid5(NAMESPACE_OID, f"{queue}:{lane}:{entry.decode('ascii', 'replace')}"))
     message: Message | None = None
     if kind != ErrorKind.UNPARSABLE:
         try:
@@ -119,7 +119,7 @@ def _letter(mark: bytes, fields: dict[bytes, bytes], queue: QueueName) -> _Lette
             id = message.id
     return _Letter(
         mark=mark,
-        lane=int(fields.get(b"l", b"2")),
+        lane=lane,
         entry=entry,
         id=id,
         raw=raw[:RAW_BYTES],

@@ -146,7 +146,10 @@ def decode(raw: bytes, queue: QueueName) -> Message:
         fields = _DECODER.decode(text)
         if "\\u" in text:
             _refuse_bad_text(fields)
-        return from_envelope(fields, queue)
+        message = from_envelope(fields, queue)
+        if len(raw) > MAX_ARGUMENT_BYTES:
+            arguments_text(message.args)
+        return message
     except Unparsable:
         raise
     except InvalidInput as error:

@@ -7,16 +7,19 @@ from datetime import timedelta
 
 import anyio
 import pytest
+from hypothesis import settings
+from hypothesis.stateful import run_state_machine_as_test
 
 from hive.broker.ledger import Ledger
 from hive.broker.port import Broker, Depth, Settlement, Verdict
 from hive.ids import ProcessId, QueueName, TenantId, new_process_id
 from hive.outcomes import Completed, ErrorKind, ErrorRecord, ExitDetail, Failed, Released, Retrying
-from hive.settings import Crashes
+from hive.settings import Crashes, Postgres
 from hive.states import JobState
 from hive.store.connection import Connection
 from hive.store.postgres import Database
 from hive.testing.broker_contract import BrokerContract
+from hive.testing.broker_machine import BrokerMachine
 from hive.testing.harness import QUEUE, assert_depth, message
 from hive.testing.transaction_contract import TransactionContract
 
@@ -309,3 +312,21 @@ class TestLedgerAlone:
             )
             while got := await harness.ledger.claim(QUEUE, ProcessId(self.me), 100):
                 await harness.ledger.settle([Settlement(delivery=each, outcome=Completed()) for each in got])
+
+
+def test_the_machine_finds_nothing(postgres_dsn: str) -> None:
+    class LedgerMachine(BrokerMachine):
+        async def start(self) -> LedgerHarness:
+            database = await Database.open(postgres_dsn, settings=Postgres(pool_size=2))
+            async with database.acquire() as connection:
+                await connection.execute("truncate hive.job cascade")
+            return LedgerHarness(database)
+
+        async def stop(self) -> None:
+            assert isinstance(self.harness, LedgerHarness)
+            await self.harness.database.close()
+
+    run_state_machine_as_test(
+        LedgerMachine,
+        settings=settings(max_examples=15, stateful_step_count=30, deadline=None, database=None),
+    )

@@ -1,10 +1,12 @@
 """The memory broker under the contract suite."""
 
 import pytest
+from hypothesis import settings
 
 from hive.broker.memory import Memory
 from hive.broker.port import Broker, Depth
 from hive.testing.broker_contract import BrokerContract
+from hive.testing.broker_machine import BrokerMachine
 from hive.testing.harness import QUEUE, assert_depth
 from hive.testing.manual_clock import ManualClock
 
@@ -29,3 +31,12 @@ class TestMemory(BrokerContract):
     @pytest.fixture
     def harness(self) -> MemoryHarness:
         return MemoryHarness()
+
+
+class MemoryMachine(BrokerMachine):
+    async def start(self) -> MemoryHarness:
+        return MemoryHarness()
+
+
+TestMemoryMachine = MemoryMachine.TestCase
+TestMemoryMachine.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)

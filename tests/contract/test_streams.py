@@ -1,15 +1,29 @@
 """The stream broker under the contract suite, on a real Valkey; and what only streams have."""
 
-import pytest
+import asyncio
+import os
+from typing import Any
 
-from hive.broker.port import Broker, Depth
-from hive.broker.stream_keys import keys_of
+import anyio
+import asyncpg
+import pytest
+from hypothesis import settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from hive.broker.port import Broker, Delivery, Depth, Lane, Settlement, Verdict
+from hive.broker.stream_keys import GROUP, keys_of
 from hive.broker.streams import Streams
-from hive.settings import Crashes
+from hive.broker.wire import encode
+from hive.ids import TenantId, new_process_id
+from hive.outcomes import Completed, ErrorKind, ErrorRecord, Failed, Released, Retrying
+from hive.settings import Crashes, Postgres, Redis
 from hive.store.postgres import Database
 from hive.store.redis import RedisStore
 from hive.testing.broker_contract import BrokerContract
-from hive.testing.harness import QUEUE, assert_depth
+from hive.testing.broker_machine import BrokerMachine
+from hive.testing.harness import QUEUE, assert_depth, message
+
+ERROR = ErrorRecord(kind=ErrorKind.PERMANENT, code="ValueError", summary="it did not work")
 
 
 class StreamsHarness:
@@ -56,3 +70,265 @@ def harness(redis_store: RedisStore, database: Database) -> StreamsHarness:
 
 class TestStreams(BrokerContract):
     pass
+
+
+class TestStreamsAlone:
+    """What has no counterpart in the other carriers."""
+
+    me = new_process_id()
+
+    async def one(self, harness: StreamsHarness) -> Delivery:
+        (delivery,) = await harness.streams.claim(QUEUE, self.me, 10)
+        return delivery
+
+    @pytest.mark.parametrize(
+        "fields",
+        [
+            {"garbage": "x"},
+            {"i": "0" * 32, "m": "not json"},
+            {"i": "short", "m": "{}"},
+            {"m": "{}", "i": "0" * 32},
+            {"i": "0" * 32, "m": b"\xff\x00\xfe"},
+            {"i": "0" * 32, "m": encode(message())},
+            {"i": b"\x00" * 32, "m": b"[" * 100_000},
+            {"a": b"\x00\xff" * 50_000},
+        ],
+    )
+    async def test_an_entry_that_is_no_message_is_dead_lettered(
+        self, harness: StreamsHarness, fields: dict[Any, Any]
+    ) -> None:
+        await harness.store.client.xadd(keys_of(QUEUE).scripts[1], fields)
+        good = message()
+        await harness.streams.publish([good])
+        assert (await self.one(harness)).id == good.id
+        (letter,) = await harness.streams.dead_letters()
+        assert (letter.error.kind, letter.args, letter.queue) == (ErrorKind.UNPARSABLE, None, QUEUE)
+        async with harness.database.acquire() as connection:
+            raw = await connection.fetchval("select raw from hive.dead_letter")
+        assert raw
+        assert len(raw) <= 64 * 1024
+        await harness.expect_depth(waiting=0, delayed=0, running=1)
+        assert await harness.streams.replay([letter.id]) == 0
+        assert await harness.streams.purge([letter.id]) == 1
+
+    async def test_many_bad_entries_hold_up_nobody(self, harness: StreamsHarness) -> None:
+        pipe = harness.store.client.pipeline(transaction=False)
+        for n in range(1_000):
+            pipe.xadd(keys_of(QUEUE).scripts[n % 3], {"i": f"{n:032x}", "m": os.urandom(n % 50)})
+        await pipe.execute()
+        good = [message() for _ in range(20)]
+        await harness.streams.publish(good)
+        got: list[Delivery] = []
+        for _ in range(100):
+            got += await harness.streams.claim(QUEUE, self.me, 50)
+        assert {each.id for each in got} == {each.id for each in good}
+        assert len(await harness.streams.dead_letters(limit=2_000)) == 1_000
+
+    async def test_a_well_formed_foreign_entry_is_a_message(self, harness: StreamsHarness) -> None:
+        sent = message()
+        await harness.store.client.xadd(keys_of(QUEUE).scripts[1], {"i": sent.id.hex, "m": encode(sent)})
+        got = await self.one(harness)
+        assert got.id == sent.id
+        verdicts = await harness.streams.settle(
+            [Settlement(delivery=got, outcome=Retrying(delay_seconds=0, error=ERROR))]
+        )
+        assert verdicts == [Verdict.ACCEPTED]
+
+    async def test_a_wiped_redis_is_healed(self, harness: StreamsHarness) -> None:
+        await harness.streams.publish([message() for _ in range(3)])
+        before = await harness.streams.claim(QUEUE, self.me, 2)
+        await harness.store.client.flushall()
+        assert await harness.streams.claim(QUEUE, self.me, 1) == []
+        await harness.streams.publish([message()])
+        after = await self.one(harness)
+        assert after.fence > max(each.fence for each in before)
+        assert list(await harness.streams.renew(before)) == before
+        verdicts = await harness.streams.settle(
+            [Settlement(delivery=each, outcome=Completed()) for each in (*before, after)]
+        )
+        assert verdicts == [Verdict.STALE, Verdict.STALE, Verdict.ACCEPTED]
+        await harness.streams.sweep([QUEUE])
+        await harness.streams.publish([message()])
+        assert await harness.streams.owner_died((await self.one(harness)).owner) == 1
+
+    async def test_a_scripts_cache_may_be_lost(self, harness: StreamsHarness) -> None:
+        await harness.store.client.script_flush()
+        await harness.streams.publish([message()])
+        await self.one(harness)
+
+    async def test_blocks_of_fences_rise(self, harness: StreamsHarness) -> None:
+        fences: list[int] = []
+        for _ in range(3):
+            await harness.streams.publish([message()])
+            fences.append((await self.one(harness)).fence)
+            await harness.store.client.hset(keys_of(QUEUE).scripts[7], "next", 10**6 * len(fences) - 1)
+        assert fences == sorted(set(fences))
+        assert fences[-1] > 2_000_000
+
+    async def test_an_expired_tick_is_dropped_and_counted(self, harness: StreamsHarness) -> None:
+        await harness.streams.publish([message(key="k", expires_seconds=20)])
+        await harness.pass_time(21)
+        # The next tick takes its place instead of being held off by it.
+        (again,) = await harness.streams.publish([message(key="k", expires_seconds=20)])
+        assert not again.duplicate
+        assert (await self.one(harness)).id == again.id
+        assert await harness.streams.expired(QUEUE) == 1
+        await harness.streams.publish(
+            [message(expires_seconds=20), message(expires_seconds=20, delay_seconds=21)]
+        )
+        await harness.pass_time(22)
+        assert await harness.streams.claim(QUEUE, self.me, 5) == []
+        assert await harness.streams.expired(QUEUE) == 3
+        assert await harness.streams.dead_letters() == []
+        await harness.expect_depth(waiting=0, delayed=0, running=1)
+
+    async def test_consumers_of_the_dead_are_removed(self, harness: StreamsHarness) -> None:
+        await harness.streams.publish([message()])
+        await self.one(harness)
+        lane = keys_of(QUEUE).scripts[1]
+        assert len(await harness.store.client.xinfo_consumers(lane, GROUP)) == 1
+        await harness.streams.owner_died(self.me)
+        assert len(await harness.store.client.xinfo_consumers(lane, GROUP)) == 0
+        assert len(await harness.streams.claim(QUEUE, new_process_id(), 5)) == 1
+
+    async def test_nothing_is_left_of_what_ended(self, harness: StreamsHarness) -> None:
+        await harness.streams.publish([message(key="k"), message(delay_seconds=1), message(lane=Lane.LOW)])
+        await harness.pass_time(2)
+        for outcome in (Retrying(delay_seconds=0, error=ERROR), Released(), Failed(error=ERROR)):
+            got = await harness.streams.claim(QUEUE, self.me, 5)
+            assert len(got) == 3
+            await harness.streams.progress(got[0], stage="s", done=1, total=2)
+            await harness.streams.settle([Settlement(delivery=each, outcome=outcome) for each in got])
+            await harness.streams.sweep([QUEUE])
+        left = {key.decode().rsplit(":", 2)[-1] async for key in harness.store.client.scan_iter("hive:{*}:*")}
+        assert left <= {"0", "1", "2", "fence", "wake", "dead", "lane"}
+        for at in (0, 1, 2, 5):
+            assert await harness.store.client.xlen(keys_of(QUEUE).scripts[at]) == 0
+
+    async def test_a_dead_letter_is_written_before_it_is_acknowledged(self, harness: StreamsHarness) -> None:
+        await harness.streams.publish([message()])
+        got = await self.one(harness)
+        async with harness.database.acquire() as connection:
+            await connection.execute("alter table hive.dead_letter rename to away")
+            with pytest.raises(asyncpg.UndefinedTableError):
+                await harness.streams.settle([Settlement(delivery=got, outcome=Failed(error=ERROR))])
+            lane = keys_of(QUEUE).scripts[1]
+            assert (await harness.store.client.xpending(lane, GROUP))["pending"] == 1
+            await connection.execute("alter table hive.away rename to dead_letter")
+        # Any process finishes it.
+        await (await harness.peer()).sweep([QUEUE])
+        assert [each.id for each in await harness.streams.dead_letters()] == [got.id]
+        assert (await harness.store.client.xpending(lane, GROUP))["pending"] == 0
+
+    async def test_poison_found_by_a_sweep_keeps_its_arguments(self, harness: StreamsHarness) -> None:
+        await harness.streams.publish([message(args={"n": 1}, tenant=TenantId("acme"))])
+        for _ in range(10):
+            await harness.streams.mark_started([await self.one(harness)])
+            await harness.streams.owner_died(self.me)
+        (letter,) = await harness.streams.dead_letters()
+        assert (letter.args, letter.tenant, letter.error.kind) == ({"n": 1}, "acme", ErrorKind.POISON)
+        assert await harness.streams.replay([letter.id]) == 1
+        assert (await self.one(harness)).args == {"n": 1}
+
+    async def test_an_application_transaction_carries_its_messages(self, harness: StreamsHarness) -> None:
+        lost, sent = message(), message(args={"n": 1}, delay_seconds=30, expires_seconds=90, key="k")
+        with pytest.raises(ZeroDivisionError):  # noqa: PT012 - the transaction is what is tested
+            async with harness.database.transaction() as connection:
+                await harness.streams.publish([lost], connection=connection)
+                raise ZeroDivisionError
+        async with harness.database.transaction() as connection:
+            await harness.streams.publish([sent], connection=connection)
+            assert await harness.streams.relay_once() == 0
+        assert await harness.streams.relay_once() == 1
+        assert await harness.streams.relay_once() == 0
+        await harness.expect_depth(waiting=0, delayed=1, running=0)
+        await harness.pass_time(31)
+        got = await self.one(harness)
+        assert (got.id, got.args) == (sent.id, {"n": 1})
+
+    async def test_what_expired_in_the_outbox_is_not_sent(self, harness: StreamsHarness) -> None:
+        async with harness.database.transaction() as connection:
+            await harness.streams.publish([message(expires_seconds=10), message()], connection=connection)
+            await connection.execute("update hive.outbox set created_at = created_at - interval '11 seconds'")
+        assert await harness.streams.relay_once() == 2
+        await harness.expect_depth(waiting=1, delayed=0, running=0)
+
+    async def test_a_bad_row_in_the_outbox_is_dead_lettered(self, harness: StreamsHarness) -> None:
+        async with harness.database.acquire() as connection:
+            await connection.execute(
+                "insert into hive.outbox (id, queue, message) values (gen_random_uuid(), 'work', '[1]')"
+            )
+        assert await harness.streams.relay_once() == 1
+        (letter,) = await harness.streams.dead_letters()
+        assert letter.error.kind is ErrorKind.UNPARSABLE
+
+    async def test_the_outbox_is_relayed_in_the_background(self, harness: StreamsHarness) -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(harness.streams.run)
+            async with harness.database.transaction() as connection:
+                await harness.streams.publish([message()], connection=connection)
+            with anyio.fail_after(20):
+                while not (await harness.streams.depth(QUEUE)).waiting:
+                    await harness.streams.wait(QUEUE, 0.05)
+            group.cancel_scope.cancel()
+
+    async def test_relays_of_two_processes_send_each_once(self, harness: StreamsHarness) -> None:
+        async with harness.database.transaction() as connection:
+            await harness.streams.publish([message() for _ in range(900)], connection=connection)
+        peer = await harness.peer()
+        sent = await asyncio.gather(*(each.relay_once() for each in (harness.streams, peer)))
+        while more := await peer.relay_once():
+            sent.append(more)
+        assert sum(sent) == 900
+        await harness.expect_depth(waiting=900, delayed=0, running=0)
+
+    async def test_another_process_is_woken_at_once(self, harness: StreamsHarness) -> None:
+        peer = await harness.peer()
+        clock = asyncio.get_running_loop().time
+        async with anyio.create_task_group() as group:
+            group.start_soon(harness.streams.run)
+            with anyio.fail_after(20):
+                for number in range(6):
+                    await harness.streams.wait(QUEUE, 0.05)
+                    started = clock()
+                    await peer.publish([message()])
+                    while not (got := await harness.streams.claim(QUEUE, self.me, 1)):
+                        await harness.streams.wait(QUEUE, 10)
+                    # The first may have met the poll that stands in until the reader reads.
+                    assert number == 0 or clock() - started < 1
+                    await harness.streams.settle([Settlement(delivery=got[0], outcome=Completed())])
+            group.cancel_scope.cancel()
+
+    async def test_a_killed_connection_is_made_again(self, harness: StreamsHarness) -> None:
+        peer = await harness.peer()
+        async with anyio.create_task_group() as group:
+            group.start_soon(harness.streams.run)
+            with anyio.fail_after(30):
+                await harness.streams.wait(QUEUE, 0.5)
+                for _ in range(3):
+                    await harness.store.client.client_kill_filter(_type="normal", skipme=True)
+                    await peer.publish([message()])
+                    while not await harness.streams.claim(QUEUE, self.me, 1):
+                        await harness.streams.wait(QUEUE, 10)
+            group.cancel_scope.cancel()
+
+
+def test_the_machine_finds_nothing(valkey_url: str, postgres_dsn: str) -> None:
+    class StreamsMachine(BrokerMachine):
+        async def start(self) -> StreamsHarness:
+            database = await Database.open(postgres_dsn, settings=Postgres(pool_size=2))
+            async with database.acquire() as connection:
+                await connection.execute("truncate hive.dead_letter")
+            store = await RedisStore.open(valkey_url, Redis())
+            await store.client.flushall()
+            return StreamsHarness(store, database)
+
+        async def stop(self) -> None:
+            assert isinstance(self.harness, StreamsHarness)
+            await self.harness.store.close()
+            await self.harness.database.close()
+
+    run_state_machine_as_test(
+        StreamsMachine,
+        settings=settings(max_examples=15, stateful_step_count=30, deadline=None, database=None),
+    )

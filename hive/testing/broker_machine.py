@@ -1,0 +1,275 @@
+"""A state machine that interleaves everything that can happen to a broker, and checks what must always hold.
+
+Derive a class, give it ``start`` and ``stop``, and hand its ``TestCase`` to pytest::
+
+    class MyMachine(BrokerMachine):
+        async def start(self) -> Harness: ...
+        async def stop(self) -> None: ...
+
+    TestMyMachine = MyMachine.TestCase
+
+Checked after every step: no message has two accepted owners, fences rise, what has ended does not come back,
+the counts equal the model's. At the end: nothing is lost, every message that lives can be claimed.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from hive.broker.port import Delivery, Settlement, Verdict
+from hive.errors import Conflict
+from hive.ids import MessageId, ProcessId, new_process_id
+from hive.outcomes import Cancelled, Completed, ErrorKind, ErrorRecord, Failed, Outcome, Released, Retrying
+from hive.testing.harness import QUEUE, Harness, message
+
+ERROR = ErrorRecord(kind=ErrorKind.PERMANENT, code="ValueError", summary="it did not work")
+LEASE_SECONDS = 60.0
+DELAY_SECONDS = 10.0
+CHILD_LIMIT, HIVE_LIMIT = 3, 10
+
+T = TypeVar("T")
+
+OUTCOMES: dict[str, Outcome] = {
+    "completed": Completed(),
+    "failed": Failed(error=ERROR),
+    "cancelled": Cancelled(),
+    "released": Released(),
+    "retrying": Retrying(delay_seconds=DELAY_SECONDS, error=ERROR),
+    "crashed": Retrying(delay_seconds=DELAY_SECONDS, error=ERROR, crashed=True),
+}
+
+
+@dataclass(slots=True)
+class _Model:
+    """What must be true of one message."""
+
+    id: MessageId
+    key: str | None
+    state: str  # waiting, delayed, running, gone, dead
+    due: float = 0.0
+    fence: int = 0
+    owner: ProcessId | None = None
+    lease_end: float = 0.0
+    rerun: bool = False
+    cancel: bool = False
+    started: bool = False
+    child_deaths: int = 0
+    hive_deaths: int = 0
+
+    @property
+    def live(self) -> bool:
+        return self.state in ("waiting", "delayed", "running")
+
+
+class BrokerMachine(RuleBasedStateMachine):
+    """See the module. ``start`` gives a harness over an empty store; ``stop`` ends it."""
+
+    async def start(self) -> Harness:
+        """An empty store with its broker."""
+        raise NotImplementedError
+
+    async def stop(self) -> None:
+        """Clean up after the example."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        # With a factory, so that the loop of the tests around is left alone.
+        self.runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        self.harness = self._do(self.start())
+        self.broker = self.harness.broker
+        self.now = 0.0
+        self.models: dict[MessageId, _Model] = {}
+        self.deliveries: list[Delivery] = []
+        self.owners: list[ProcessId] = []
+
+    def _do(self, call: Coroutine[Any, Any, T]) -> T:
+        return self.runner.run(call)
+
+    def _held(self, delivery: Delivery) -> _Model | None:
+        model = self.models[delivery.id]
+        holds = (model.state, model.fence, model.owner) == ("running", delivery.fence, delivery.owner)
+        return model if holds else None
+
+    def _pick(self, at: int) -> Delivery:
+        return self.deliveries[at % len(self.deliveries)]
+
+    @initialize()
+    def boot(self) -> None:
+        self.owners = [new_process_id() for _ in range(3)]
+
+    @rule(
+        keys=st.lists(st.sampled_from([None, None, "a", "b"]), min_size=1, max_size=4),
+        delayed=st.booleans(),
+        drop=st.booleans(),
+    )
+    def publish(self, keys: list[str | None], delayed: bool, drop: bool) -> None:
+        delay = DELAY_SECONDS if delayed else 0.0
+        meanwhile = "drop" if drop else "rerun"
+        batch = [
+            message(key=key, delay_seconds=delay, while_running=meanwhile, max_attempts=1_000) for key in keys
+        ]
+        answers = self._do(self.broker.publish(batch))
+        for sent, answer in zip(batch, answers, strict=True):
+            holder = next(
+                (each for each in self.models.values() if sent.key and each.key == sent.key and each.live),
+                None,
+            )
+            assert answer.id == (holder.id if holder else sent.id)
+            assert answer.duplicate == (holder is not None)
+            if holder is None:
+                state = "delayed" if delayed else "waiting"
+                self.models[sent.id] = _Model(sent.id, sent.key, state, due=self.now + delay)
+            elif holder.state == "running" and not drop:
+                holder.rerun = True
+
+    @rule(who=st.integers(0, 2), limit=st.integers(1, 4))
+    def claim(self, who: int, limit: int) -> None:
+        self.sweep()
+        got = self._do(self.broker.claim(QUEUE, self.owners[who], limit))
+        waiting = sum(each.state == "waiting" for each in self.models.values())
+        assert len(got) == min(limit, waiting), "a waiting message was not given"
+        for each in got:
+            model = self.models[each.id]
+            assert model.state == "waiting", f"a {model.state} message was given"
+            assert each.fence > model.fence, "the fence did not rise"
+            model.state, model.fence, model.owner = "running", each.fence, each.owner
+            model.lease_end = self.now + LEASE_SECONDS
+            model.started = model.cancel = model.rerun = False
+            self.deliveries.append(each)
+
+    @precondition(lambda self: self.deliveries)
+    @rule(at=st.integers(0), word=st.sampled_from(sorted(OUTCOMES)))
+    def settle(self, at: int, word: str) -> None:
+        delivery = self._pick(at)
+        held = self._held(delivery)
+        (verdict,) = self._do(self.broker.settle([Settlement(delivery=delivery, outcome=OUTCOMES[word])]))
+        if held is None:
+            assert verdict is Verdict.STALE, "a stale settle was accepted"
+            return
+        assert verdict is not Verdict.STALE, "the holder's settle was refused"
+        held.owner = None
+        if word == "crashed":
+            held.child_deaths += 1
+        if word == "crashed" and held.child_deaths >= CHILD_LIMIT:
+            assert verdict is Verdict.POISONED
+            held.state = "dead"
+        elif held.cancel and word in ("released", "crashed", "retrying"):
+            held.state = "gone"
+        elif word == "released":
+            held.state = "waiting"
+        elif word in ("crashed", "retrying"):
+            held.state, held.due = "delayed", self.now + DELAY_SECONDS
+        elif held.rerun:
+            assert verdict is Verdict.RERUN
+            held.state, held.child_deaths, held.hive_deaths = "waiting", 0, 0
+        else:
+            held.state = "dead" if word == "failed" else "gone"
+
+    @precondition(lambda self: self.deliveries)
+    @rule(at=st.integers(0))
+    def renew(self, at: int) -> None:
+        delivery = self._pick(at)
+        lost = list(self._do(self.broker.renew([delivery])))
+        held = self._held(delivery)
+        assert lost == ([] if held else [delivery])
+        if held:
+            held.lease_end = self.now + LEASE_SECONDS
+
+    @precondition(lambda self: self.deliveries)
+    @rule(at=st.integers(0))
+    def begin(self, at: int) -> None:
+        delivery = self._pick(at)
+        self._do(self.broker.mark_started([delivery]))
+        if held := self._held(delivery):
+            held.started = True
+
+    @precondition(lambda self: self.deliveries)
+    @rule(at=st.integers(0))
+    def progress(self, at: int) -> None:
+        delivery = self._pick(at)
+        held = self._held(delivery)
+        assert self._do(self.broker.progress(delivery, stage="s", done=1, total=2)) == (held is not None)
+        if held:
+            held.child_deaths = held.hive_deaths = 0
+
+    @precondition(lambda self: self.models)
+    @rule(at=st.integers(0))
+    def cancel(self, at: int) -> None:
+        model = list(self.models.values())[at % len(self.models)]
+        assert self._do(self.broker.cancel([model.id])) == model.live
+        if model.state == "running":
+            model.cancel, model.rerun = True, False
+        elif model.live:
+            model.state = "gone"
+
+    @rule(seconds=st.sampled_from([7.0, 35.0, 61.0]))
+    def pass_time(self, seconds: float) -> None:
+        self._do(self.harness.pass_time(seconds))
+        self.now += seconds
+
+    @rule()
+    def sweep(self) -> None:
+        self._do(self.broker.sweep([QUEUE]))
+        for each in self.models.values():
+            if each.state == "delayed" and each.due <= self.now:
+                each.state = "waiting"
+            elif each.state == "running" and each.lease_end < self.now:
+                self._abandon(each)
+
+    @rule(who=st.integers(0, 2))
+    def die(self, who: int) -> None:
+        dead = self.owners[who]
+        mine = [each for each in self.models.values() if each.state == "running" and each.owner == dead]
+        assert self._do(self.broker.owner_died(dead)) == len(mine)
+        for each in mine:
+            self._abandon(each)
+        self.owners[who] = new_process_id()
+
+    def _abandon(self, model: _Model) -> None:
+        model.hive_deaths += model.started
+        if model.started and model.hive_deaths >= HIVE_LIMIT:
+            model.state = "dead"
+        else:
+            model.state = "gone" if model.cancel else "waiting"
+        model.owner, model.started = None, False
+
+    @precondition(lambda self: any(each.state == "dead" for each in self.models.values()))
+    @rule(at=st.integers(0))
+    def replay(self, at: int) -> None:
+        dead = [each for each in self.models.values() if each.state == "dead"]
+        model = dead[at % len(dead)]
+        held = any(each.live and each.key == model.key for each in self.models.values() if model.key)
+        try:
+            assert self._do(self.broker.replay([model.id])) == 1
+            assert not held, "a key has two holders"
+        except Conflict:
+            assert held, "a replay was refused although the key is free"
+            return
+        model.state, model.child_deaths, model.hive_deaths = "waiting", 0, 0
+
+    @invariant()
+    def counts_equal_the_models(self) -> None:
+        states = [each.state for each in self.models.values()]
+        counts = {name: states.count(name) for name in ("waiting", "delayed", "running")}
+        self._do(self.harness.expect_depth(**counts))
+        letters = self._do(self.broker.dead_letters(limit=1_000))
+        assert {each.id for each in letters} == {
+            each.id for each in self.models.values() if each.state == "dead"
+        }
+
+    def teardown(self) -> None:
+        try:
+            if self.owners:
+                self.pass_time(61.0)
+                self.claim(0, 10_000)
+                running = {each.id for each in self.models.values() if each.state == "running"}
+                assert running == {each.id for each in self.models.values() if each.live}, (
+                    "something was lost"
+                )
+        finally:
+            self._do(self.stop())
+            self.runner.close()

@@ -1,0 +1,43 @@
+"""Every query of the brokers prepares against the schema, and the hot ones walk an index."""
+
+import pytest
+
+from hive.broker.ledger import SETTLE_WAITING
+from hive.broker.ledger_upkeep import ABANDON_BY_LEASE, ABANDON_BY_OWNER
+from hive.broker.queries import load
+from hive.store.postgres import Database
+
+FILES = ("publish", "delivery", "settle", "sweep", "operate", "views", "stream")
+PIECES = {"lost_by_lease", "lost_by_owner", "abandon"}
+QUERIES = {
+    f"{file}.{name}": query for file in FILES for name, query in load(file).items() if name not in PIECES
+} | {
+    "settle.waiting": SETTLE_WAITING,
+    "sweep.abandon_by_lease": ABANDON_BY_LEASE,
+    "sweep.abandon_by_owner": ABANDON_BY_OWNER,
+}
+
+
+@pytest.mark.parametrize("name", QUERIES)
+async def test_it_prepares(database: Database, name: str) -> None:
+    async with database.transaction() as connection:
+        await connection.execute(f"prepare it as {QUERIES[name]}")
+
+
+async def test_a_claim_reads_the_line_in_order(database: Database) -> None:
+    """No sort and no scan of the table, however much waits."""
+    async with database.transaction() as connection:
+        await connection.execute(
+            "insert into hive.job (id, queue, task, args, state)"
+            " select gen_random_uuid(), 'work', 't', '{}', 'pending' from generate_series(1, 20000)"
+        )
+        await connection.execute("analyze hive.job")
+        await connection.execute(f"prepare it as {QUERIES['delivery.claim']}")
+        rows = await connection.fetch(
+            "explain execute it ('work', '00000000-0000-0000-0000-000000000001', 50, 60)"
+        )
+    plan = "\n".join(row["QUERY PLAN"] for row in rows)
+    line = plan[plan.index("CTE line") : plan.index("CTE claimed")]
+    assert "job_line" in line
+    assert "Sort" not in line
+    assert "Seq Scan on job" not in plan
