@@ -5,14 +5,18 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from hive.broker.port import Verdict
 from hive.errors import LeaseLost
-from hive.ingest.completion import AttemptStatus
+from hive.ids import BatchId
+from hive.ingest import batches, documents
+from hive.ingest.completion import AttemptStatus, complete_if_finished
 from hive.ingest.embedding import Embedder
 from hive.ingest.fetching import ParsedDocument
 from hive.settings import Embedding
+from hive.store.connection import Connection
 from hive.store.postgres import Database
 from ingest_lab import FETCHING, PROCESSING, Lab, Source, crash_at, document
 from model_process import ModelProcess
@@ -118,11 +122,11 @@ async def test_a_stale_fetch_job_writes_nothing(lab: Lab) -> None:
         await lab.die()
         await lab.run_all()
         before = await lab.rows("select * from index_attempt")
-        batches = await lab.rows("select id, number, status from index_batch order by id")
+        stored = await lab.rows("select id, number, status from index_batch order by id")
         go_on.set()
     assert len(refused) == 1
     assert await lab.rows("select * from index_attempt") == before
-    assert await lab.rows("select id, number, status from index_batch order by id") == batches
+    assert await lab.rows("select id, number, status from index_batch order by id") == stored
     assert (await lab.attempts.get(lab.tenant, attempt)).documents_total == 6
     await lab.proof()
 
@@ -160,6 +164,34 @@ async def test_a_process_job_that_runs_twice_has_one_effect(lab: Lab) -> None:
     view = await lab.attempts.get(lab.tenant, attempt)
     assert (view.status, view.documents_new, view.batches_done) == (AttemptStatus.COMPLETED, 2, 1)
     await lab.proof()
+
+
+async def test_of_two_last_batches_the_one_that_comes_second_sees_the_first(lab: Lab) -> None:
+    """Step by step: both have written, neither has committed, both ask whether the attempt is finished."""
+    lab.source = Source(texts=pages(4))
+    attempt = await lab.start(await lab.pair())
+    await lab.run(FETCHING)
+    first, second = [BatchId(row["id"]) for row in await lab.rows("select id from index_batch order by id")]
+    answers: dict[BatchId, AttemptStatus | None] = {}
+
+    async def finish(batch: BatchId, connection: Connection) -> None:
+        await batches.set_done(connection, batch, documents_new=2, chunks=4)
+        answers[batch] = await complete_if_finished(connection, attempt)
+
+    async def finish_second() -> None:
+        async with lab.database.transaction(lab.tenant) as connection:
+            await finish(second, connection)
+
+    async with anyio.create_task_group() as group, lab.database.transaction(lab.tenant) as connection:
+        await finish(first, connection)
+        group.start_soon(finish_second)
+        # The second one either waits for our lock or (wrongly) has its answer already.
+        waits = "select count(*) from pg_stat_activity where wait_event_type = 'Lock'"
+        with anyio.fail_after(10):
+            while second not in answers and not await lab.value(waits):
+                await anyio.lowlevel.checkpoint()
+    assert answers == {first: None, second: AttemptStatus.COMPLETED}
+    assert (await lab.attempts.get(lab.tenant, attempt)).status is AttemptStatus.COMPLETED
 
 
 async def test_last_batches_that_end_at_once_complete_the_attempt_once(lab: Lab) -> None:
@@ -220,6 +252,18 @@ async def test_an_older_text_never_replaces_a_newer_one(lab: Lab) -> None:
     await lab.run(PROCESSING)
     await lab.proof()
     assert await lab.value("select count(*) from index_batch where status = 'done'") == 2
+
+
+async def test_postgres_itself_refuses_an_older_version(lab: Lab) -> None:
+    """The guard in the statement, for the moment in which two jobs insert the same new document."""
+    newer, older = document("page", "newer"), document("page", "older")
+    async with lab.database.transaction(lab.tenant) as connection:
+        assert await documents.upsert(connection, [newer], BatchId(8)) != {}
+        assert await documents.upsert(connection, [older], BatchId(7)) == {}
+        assert await documents.upsert(connection, [older], BatchId(8)) != {}  # the same batch, run again
+        stored = await documents.stored(connection, ["page"])
+        await documents.confirm(connection, {stored["page"].id: [0, 5]})
+        assert (await documents.stored(connection, ["page"]))["page"].version == [0, 8]
 
 
 async def test_a_replayed_batch_makes_up_for_its_failure(lab: Lab) -> None:
