@@ -29,7 +29,7 @@ def connector() -> None:
 
 @connector.group()
 def add() -> None:
-    """Add a connector; its first run starts within seconds."""
+    """Add a connector; its first run starts at once."""
 
 
 @add.command("files")
@@ -244,7 +244,8 @@ def _added(answer: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_json(answer)
     else:
-        say(f"connector {answer['name']} added with id {answer['id']} (watch it: `hive attempts`)")
+        watch = f"attempts --wait {answer['last_attempt']}" if answer["last_attempt"] else "attempts"
+        say(f"connector {answer['name']} added with id {answer['id']} (watch it: `hive {watch}`)")
 
 
 def _credential() -> dict[str, Any]:

@@ -2,13 +2,17 @@
 
 import asyncio
 
-from hive.errors import InvalidInput
+import structlog
+
+from hive.errors import Conflict, InvalidInput, Transient
 from hive.ids import PairId
 from supervisor.http.answers import AttemptAsked, Connector, Removed
 from supervisor.http.bodies import ConnectorQuery, NewConnector
 from supervisor.http.problems import Forbidden
 from supervisor.http.roots import FIELD
 from supervisor.http.routing import Answer, Call
+
+log = structlog.get_logger(__name__)
 
 REMOVAL_SECONDS = 20.0
 
@@ -21,7 +25,7 @@ async def list_connectors(call: Call) -> Answer:
 
 
 async def add_connector(call: Call) -> Answer:
-    """Add a connector. A folder is checked against the roots first, and its links are resolved for good."""
+    """Add a connector and start its first run. A folder is checked against the roots, its links resolved."""
     asked = call.body(NewConnector)
     config = dict(asked.config)
     if asked.kind == "files":
@@ -47,7 +51,12 @@ async def add_connector(call: Call) -> Answer:
         credential=asked.credential,
         refresh_seconds=asked.refresh_seconds,
     )
-    return Answer(content=Connector.of(pair), status=201)
+    # At once, rather than with the next check: whoever adds a connector is watching.
+    try:
+        await call.backend.pairs.request_run(call.one_tenant(), pair.id, client=call.backend.client)
+    except (Conflict, Transient) as error:
+        log.info("connector.starts_later", pair=pair.id, cause=error.code)
+    return Answer(content=Connector.of(await call.backend.pairs.get(call.one_tenant(), pair.id)), status=201)
 
 
 async def get_connector(call: Call) -> Answer:

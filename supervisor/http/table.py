@@ -113,7 +113,7 @@ def _connectors() -> Sequence[Route]:
             handler=connectors.add_connector,
             role=EDITOR,
             reach="tenant",
-            summary="Add a connector; its first run starts within seconds",
+            summary="Add a connector and start its first run",
             body=bodies.NewConnector,
             answers=answers.Connector,
             status=201,

@@ -94,7 +94,7 @@ async def test_connectors_and_attempts(api: Api, shell: Shell, docs: Path) -> No
     by_name = await shell.json("connector", "run", "docs")
     by_id = await shell.json("connector", "run", str(made["id"]))
     assert by_name == by_id
-    rows = await shell.json("attempts")
+    rows = await shell.json("attempts", "--connector", "docs")
     assert {"id", "connector", "status", "documents_new", "documents_total", "batches_done"} <= set(rows[0])
     assert {"batches_total", "error"} <= set(rows[0])
     assert (rows[0]["id"], rows[0]["connector"], rows[0]["status"]) == (
@@ -251,8 +251,8 @@ async def test_tenants_search_and_overviews(api: Api, shell: Shell) -> None:
 
 
 async def test_without_a_hive_it_says_so(shell: Shell, state_dir: Path) -> None:
-    for arguments in (["search", "a"], ["attempts"], ["queues"], ["jobs"], ["dead"], ["tenant", "list"]):
-        ran = await shell.run(*arguments)
+    commands = (["search", "a"], ["attempts"], ["queues"], ["jobs"], ["dead"], ["tenant", "list"])
+    for ran in await asyncio.gather(*(shell.run(*arguments) for arguments in commands)):
         assert ran.code == 1
         assert (
             ran.err == f"error: no hive is running on state folder {state_dir} (start it with `hive run`)\n"
