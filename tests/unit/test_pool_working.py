@@ -258,31 +258,31 @@ async def test_the_outcome_of_a_zombie_is_refused_as_stale():
         assert not await rig.memory.renew([theirs])
 
 
-@pytest.mark.parametrize("choice", ["cancel", "continue"])
-async def test_lease_doubt(choice: Any):
+async def test_in_lease_doubt_a_handler_is_cancelled_unless_its_task_says_to_go_on():
     clock = ManualClock()
-    rig = Rig(slots=1, prefetch=0, clock=clock)
-    gate = Gate()
-    declared = declare(rig, gate.__call__, name="gate", on_lease_doubt=choice)
+    rig = Rig(slots=2, prefetch=0, clock=clock)
+    careful, bold = Gate(), Gate()
+    cancels = declare(rig, careful.__call__, name="careful", on_lease_doubt="cancel")
+    goes_on = declare(rig, bold.__call__, name="bold", on_lease_doubt="continue")
     async with rig.serving():
-        (job,) = await rig.send(declared)
-        await until(lambda: gate.inside == 1)
+        (bold_job,) = await rig.send(goes_on)
+        await until(lambda: bold.inside == 1)
+        (careful_job,) = await rig.send(cancels)
+        await until(lambda: careful.inside == 1)
         rig.pool.pause(WORK)
         rig.memory.away = True
         clock.advance(49)
         await until(lambda: rig.memory.calls["renew"])
-        assert gate.inside == 1
+        assert (careful.inside, bold.inside) == (1, 1)
         clock.advance(2)
-        if choice == "cancel":
-            await until(lambda: gate.inside == 0)
-            rig.memory.away = False
-            await until(lambda: rig.labels.get(job) == "released")
-        else:
-            gate.open.set()
-            await until(lambda: gate.inside == 0)
-            assert job not in rig.labels
-            rig.memory.away = False
-            await until(lambda: rig.labels.get(job) == "completed")
+        await until(lambda: careful.inside == 0)
+        assert bold.inside == 1
+        bold.open.set()
+        await until(lambda: bold.inside == 0)
+        assert not rig.labels
+        rig.memory.away = False
+        await until(lambda: len(rig.labels) == 2)
+    assert rig.labels == {bold_job: "completed", careful_job: "released"}
 
 
 async def test_a_handler_is_not_entered_on_a_lease_in_doubt():
