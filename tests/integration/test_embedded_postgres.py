@@ -272,7 +272,7 @@ def full_disk(tmp_path: Path) -> Generator[tuple[Path, Path | None]]:
     for program in postgres_programs().iterdir():
         (programs / program.name).symlink_to(program)
     (programs / "initdb").unlink()
-    (programs / "initdb").write_text("#!/bin/sh\necho data >/dev/full\n")
+    (programs / "initdb").write_text("#!/bin/sh\ncat /etc/passwd >/dev/full\n")
     (programs / "initdb").chmod(0o755)
     yield folder / "state", programs
 
