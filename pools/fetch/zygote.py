@@ -19,12 +19,14 @@ from pools.fetch.birth import MAX_PACKET_BYTES, SHRUGGED_OFF, decode_packet, enc
 # All that children know of hive's environment: where libraries and certificates stand, and the time zone.
 _INHERITED: Final = ("LD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR", "TZ")
 
-_PROGRAM: Final = """
-import sys
-sys.path.insert(0, sys.argv[2])
-from pools.fetch.fork_loop import main
-main(int(sys.argv[1]))
-"""
+_PROGRAM: Final = "; ".join(
+    (
+        "import sys",
+        "sys.path.insert(0, sys.argv[2])",
+        "from pools.fetch.fork_loop import main",
+        "main(int(sys.argv[1]))",
+    )
+)
 
 
 class ZygoteGone(Exception):

@@ -90,7 +90,7 @@ async def test_a_killed_zygote_takes_its_children_along_and_is_replaced() -> Non
 
 async def test_a_zygote_killed_again_and_again() -> None:
     async with running() as hive:
-        for _ in range(5):
+        for _ in range(3):
             os.kill(hive.children.nursery.zygote_pid, signal.SIGKILL)
             assert isinstance((await hive.frames(["documents", 1]))[-1], FetchDone)
 
