@@ -127,14 +127,13 @@ def test_ctrl_c_on_a_terminal_reaches_the_whole_process_group_and_still_drains(h
 
 
 def test_a_killed_embedded_store_comes_back(hive: HiveProcess, tmp_path: Path) -> None:
-    def main_process(word: str) -> int:
-        found = subprocess.run(
-            ["pgrep", "-f", f"{word}.*{hive.state}"], capture_output=True, text=True
-        ).stdout
-        return min(int(pid) for pid in found.split())
+    def child(word: str) -> int | None:
+        asked = ["pgrep", "-P", str(hive.pid), "-f", word]
+        found = subprocess.run(asked, capture_output=True, text=True).stdout.split()
+        return int(found[0]) if found else None
 
     for word in ("postgres", "valkey"):
-        victim = until(lambda: main_process(word), 10, word)
+        victim = until(lambda: child(word), 10, word)
         os.kill(victim, signal.SIGKILL)
         until(lambda: hive.status_of("/readyz") != 200, 60, f"the loss of {word} is noticed")
         until(lambda: hive.status_of("/readyz") == 200, 60, f"{word} is back")
