@@ -1,4 +1,4 @@
-"""A fetch child may run as a user who cannot read the installation: after the preload it needs nothing more."""
+"""A fetch child may run as a user who cannot read the installation: after the preload it needs no more."""
 
 import subprocess
 import sys
@@ -34,7 +34,8 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
         pass
 
 folder = sys.argv[1]
-places = tuple(os.path.realpath(place) + "/" for place in {sys.prefix, sys.base_prefix, *sys.path[1:]} if place)
+roots = {sys.prefix, sys.base_prefix, *sys.path[1:]} - {""}
+places = tuple(os.path.realpath(root) + "/" for root in roots)
 loaded = []
 
 def watch(event, arguments):

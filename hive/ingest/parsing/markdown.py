@@ -11,7 +11,9 @@ from hive.ingest.parsing.cleaning import SEPARATOR, clean, one_line, tidy, under
 from hive.ingest.parsing.parsed import Parsed
 from hive.ingest.parsing.text import parse_text, read_text
 
-_MAX_PARSED_CHARACTERS = 4_000_000  # beyond this it is data with a Markdown name: read as text
+_MAX_PARSED_CHARACTERS = 2_000_000  # beyond this it is data with a Markdown name: read as text
+_BLOCKS = MarkdownIt("commonmark").disable("inline")  # blocks are enough to find headings
+_INLINE = MarkdownIt("commonmark")
 _FRONT_MATTER = re.compile(r"\A(---|\+\+\+)[ \t]*\n(.*?)\n\1[ \t]*(?:\n|\Z)", re.DOTALL)
 _FRONT_TITLE = re.compile(r"""^title[ \t]*[:=][ \t]*(["']?)(.+?)\1[ \t]*$""", re.MULTILINE)
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
@@ -65,9 +67,7 @@ def _front_matter(text: str) -> tuple[str, str]:
 
 def _headings(text: str) -> list[tuple[int, str, int, int]]:
     """Level, raw text, first line and line after, of each heading outside of quotes, lists and code."""
-    parser = MarkdownIt("commonmark")
-    parser.core.ruler.disable(["inline"])  # blocks are enough, and its cost is bounded
-    tokens: Sequence[Token] = parser.parse(text)
+    tokens: Sequence[Token] = _BLOCKS.parse(text)
     found: list[tuple[int, str, int, int]] = []
     for index, token in enumerate(tokens):
         if token.type == "heading_open" and token.level == 0 and token.map:
@@ -80,7 +80,7 @@ def _named(raw: str, anchors: dict[str, int]) -> tuple[str, str]:
     explicit = _EXPLICIT_ID.search(raw)
     if explicit:
         raw = raw[: explicit.start()]
-    inline = MarkdownIt("commonmark").parseInline(raw[:1000])
+    inline = _INLINE.parseInline(raw[:1000])
     pieces = [
         child.content if child.type in ("text", "code_inline") else " " if child.type == "softbreak" else ""
         for token in inline
