@@ -10,8 +10,8 @@ Row = Mapping[str, Any]
 class Connection(Protocol):
     """A borrowed Postgres connection. ``$1`` placeholders; arguments are converted by their SQL type.
 
-    ``uuid`` comes and goes as ``uuid.UUID``, ``timestamptz`` as aware ``datetime``, ``jsonb`` as Python values
-    (a codec is set), arrays as lists. A ``vector`` is sent as ``$1::float4[]::hive_ext.vector``.
+    ``uuid`` comes and goes as ``uuid.UUID``, ``timestamptz`` as aware ``datetime``, ``jsonb`` as Python
+    values (a codec is set), arrays as lists. A ``vector`` is sent as ``$1::float4[]::hive_ext.vector``.
     """
 
     async def execute(self, query: str, *args: Any, timeout: float | None = None) -> str: ...
