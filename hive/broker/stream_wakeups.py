@@ -34,6 +34,11 @@ class StreamWakeups(Wakeups):
         self._reading = False
         self.outages = 0
 
+    @property
+    def listening(self) -> bool:
+        """Whether a blocking read has answered since the last outage."""
+        return self._reading
+
     async def wait(self, queue: QueueName, timeout_seconds: float) -> None:
         """Return after a wake of ``queue``, a poll's period, or ``timeout_seconds``."""
         poll = SLOW_POLL_SECONDS if self._reading else FAST_POLL_SECONDS

@@ -76,6 +76,11 @@ class Streams(StreamUpkeep):
             group.start_soon(self._wakeups.run)
             group.start_soon(self._outbox.run)
 
+    @property
+    def listening(self) -> bool:
+        """Whether wake-ups are known to arrive; otherwise ``wait`` polls every 250 ms."""
+        return self._wakeups.listening
+
     async def relay_once(self) -> int:
         """Send what committed transactions have left in the outbox; returns how many."""
         return await self._outbox.relay_once()

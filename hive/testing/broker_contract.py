@@ -450,6 +450,8 @@ class BrokerContract:
             got = await self.one(harness)
             assert got.attempt == 1
             assert await harness.broker.owner_died(self.me) == 1
+        await harness.broker.mark_started([await self.one(harness)])
+        assert await harness.broker.owner_died(self.me) == 1
         assert await harness.broker.dead_letters() == []
 
     async def test_progress_resets_the_budget_of_hives_deaths(self, harness: Harness) -> None:

@@ -229,6 +229,18 @@ class BrokerMachine(RuleBasedStateMachine):
             self._abandon(each)
         self.owners[who] = new_process_id()
 
+    @rule(word=st.sampled_from(sorted(OUTCOMES)))
+    def a_zombie_wakes_up(self, word: str) -> None:
+        """What is rare by chance: all that runs is taken over, then its former owners come back."""
+        before = [each for each in self.deliveries if self._held(each)]
+        for who in range(3):
+            self.die(who)
+        self.claim(0, 1_000)
+        zombies = [Settlement(delivery=each, outcome=OUTCOMES[word]) for each in before]
+        assert set(self._do(self.broker.settle(zombies))) <= {Verdict.STALE}, "a zombie was believed"
+        assert list(self._do(self.broker.renew(before))) == before
+        self._do(self.broker.mark_started(before))
+
     def _abandon(self, model: _Model) -> None:
         model.hive_deaths += model.started
         if model.started and model.hive_deaths >= HIVE_LIMIT:
