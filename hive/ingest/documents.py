@@ -65,7 +65,7 @@ async def upsert(
 ) -> dict[str, int]:
     """Write the rows of ``documents`` (in locking order); returns the ids of those that were written.
 
-    One that is missing in the answer has a newer text in force already.
+    One that is missing in the answer has a newer text, or the same one, in force already.
     """
     rows = await connection.fetch(
         _UPSERT,
@@ -133,6 +133,6 @@ on conflict (source_id) do update
 set title = excluded.title, link = excluded.link, content_hash = excluded.content_hash,
     version = excluded.version, metadata = excluded.metadata, chunk_count = excluded.chunk_count,
     updated_at = now()
-where document.version <= excluded.version
+where document.version <= excluded.version and document.content_hash <> excluded.content_hash
 returning id, source_id
 """

@@ -230,6 +230,14 @@ class ProcessJob:
         in_force: dict[str, StoredDocument],
         written: dict[str, int],
     ) -> None:
+        # New ones that another job inserted while we waited for its commit, with this text or a newer one.
+        inserted = [
+            entry.source_id
+            for entry in work.documents
+            if entry.source_id not in written and entry.source_id not in in_force
+        ]
+        if inserted:
+            in_force = in_force | await documents.stored(connection, inserted, lock=True)
         brought: list[Brought] = []
         confirmed: dict[int, Version] = {}
         for entry in work.documents:
@@ -241,8 +249,7 @@ class ProcessJob:
                 if current:
                     confirmed[document] = self._version(entry)
             else:
-                # A new document that another job inserted in this instant, with a newer text.
-                raise TextChanged("a document of this batch was added by another job")
+                raise TextChanged("a document of this batch came and went while it was processed")
             brought.append(Brought(document=document, source_state=entry.source_state, current=current))
         await documents.confirm(connection, confirmed)
         await documents.bring(connection, pair, self._attempt, brought)
