@@ -11,8 +11,8 @@ qualified anyway).
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable, Collection, Generator, Iterable, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Collection, Generator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,14 +26,14 @@ from hive.events import Events, StoreChanged
 from hive.ids import TenantId
 from hive.settings import Postgres
 from hive.store.address import describe
-from hive.store.connection import Connection, Row
+from hive.store.borrowed import RELEASE_SECONDS, Borrowed
+from hive.store.connection import Connection
 from hive.tenancy import EXTENSION_SCHEMA, SHARED_SCHEMA, search_path_of
 
 log = structlog.get_logger(__name__)
 
 STORE = "postgres"
 _CONNECT_SECONDS = 10.0
-_RELEASE_SECONDS = 5.0
 _LISTEN_CHECK_SECONDS = 15.0
 
 # What asyncpg raises when the server is away, going or full rather than displeased with a statement.
@@ -70,107 +70,6 @@ class _PooledConnection(asyncpg.Connection):
     """asyncpg's connection, with its wear."""
 
     wear: _Wear
-
-
-class Borrowed:
-    """A borrowed connection as the rest of hive sees it: errors of the connection kind arrive as StoreDown.
-
-    Everything else (a unique violation, say) stays asyncpg's.
-    """
-
-    __slots__ = ("_depth", "_raw", "_translating")
-
-    def __init__(self, raw: Any, translating: Callable[[str], Any]) -> None:
-        self._raw = raw
-        self._translating = translating
-        self._depth = 0
-
-    async def execute(self, query: str, *args: Any, timeout: float | None = None) -> str:
-        with self._translating("running a statement"):
-            return await self._raw.execute(query, *args, timeout=timeout)
-
-    async def executemany(
-        self, command: str, args: Iterable[Sequence[Any]], *, timeout: float | None = None
-    ) -> None:
-        with self._translating("running a statement"):
-            await self._raw.executemany(command, args, timeout=timeout)
-
-    async def fetch(self, query: str, *args: Any, timeout: float | None = None) -> Sequence[Row]:
-        with self._translating("running a query"):
-            return await self._raw.fetch(query, *args, timeout=timeout)
-
-    async def fetchrow(self, query: str, *args: Any, timeout: float | None = None) -> Row | None:
-        with self._translating("running a query"):
-            return await self._raw.fetchrow(query, *args, timeout=timeout)
-
-    async def fetchval(self, query: str, *args: Any, timeout: float | None = None) -> Any:
-        with self._translating("running a query"):
-            return await self._raw.fetchval(query, *args, timeout=timeout)
-
-    @asynccontextmanager
-    async def transaction(self) -> AsyncGenerator[None]:
-        """A transaction; inside of one, a savepoint."""
-        if self._depth == 0:
-            async with self.scope("begin", "commit", "rollback"):
-                yield
-            return
-        name = f"hive_{self._depth}"
-        undo = f"rollback to savepoint {name}; release savepoint {name}"
-        async with self.scope(f"savepoint {name}", f"release savepoint {name}", undo):
-            yield
-
-    @asynccontextmanager
-    async def scope(self, begin: str, end: str, undo: str) -> AsyncGenerator[None]:
-        """``begin`` the body, then ``end`` it, or ``undo`` it after an error or a cancellation.
-
-        Each is one message, whatever it holds: asyncpg's own transactions take one for every statement.
-        Ending a transaction in which a failed statement was ignored raises, where a plain COMMIT would roll
-        back and say nothing.
-        """
-        with self._translating("beginning a transaction"):
-            await self._raw.execute(begin)
-        self._depth += 1
-        try:
-            yield
-            with self._translating("committing"):
-                await self._raw.execute(f"select; {end}")
-        except BaseException:
-            await self._undo(undo)
-            raise
-        finally:
-            self._depth -= 1
-
-    def is_in_transaction(self) -> bool:
-        return self._raw.is_in_transaction()
-
-    async def copy_records_to_table(
-        self,
-        table_name: str,
-        *,
-        records: Iterable[Sequence[Any]],
-        columns: Sequence[str],
-        schema_name: str | None = None,
-        timeout: float | None = None,
-    ) -> str:
-        with self._translating("copying rows"):
-            return await self._raw.copy_records_to_table(
-                table_name, records=records, columns=columns, schema_name=schema_name, timeout=timeout
-            )
-
-    async def _undo(self, undo: str) -> None:
-        """Roll back after an error or a cancellation. A connection that cannot is cut."""
-        undone = False
-        with anyio.CancelScope(shield=True):
-            try:
-                async with asyncio.timeout(_RELEASE_SECONDS):
-                    await self._raw.execute(undo)
-                undone = True
-            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
-                log.debug("postgres.connection_cut")
-            finally:
-                if not undone:
-                    with suppress(asyncpg.InterfaceError):  # it may be cut already
-                        self._raw.terminate()
 
 
 class Database:
@@ -311,7 +210,7 @@ class Database:
             return
         with anyio.CancelScope(shield=True):
             try:
-                async with asyncio.timeout(_RELEASE_SECONDS):
+                async with asyncio.timeout(RELEASE_SECONDS):
                     await pool.close()
             except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
                 pool.terminate()
@@ -375,9 +274,9 @@ class Database:
         with anyio.CancelScope(shield=True):
             try:
                 if self._used_up(wear):
-                    await raw.close(timeout=_RELEASE_SECONDS)
+                    await raw.close(timeout=RELEASE_SECONDS)
                 if pool is not None:
-                    await pool.release(raw, timeout=_RELEASE_SECONDS)
+                    await pool.release(raw, timeout=RELEASE_SECONDS)
                 else:
                     raw.terminate()
             except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
