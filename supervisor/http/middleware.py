@@ -18,6 +18,7 @@ log = structlog.get_logger(__name__)
 Next = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 HARDENING = {
+    "Server": "hive",
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
