@@ -241,4 +241,4 @@ async def _again_after_deadlock(call: Callable[[], Any]) -> Any:
             return await call()
         except asyncpg.DeadlockDetectedError:
             log.warning("ledger.deadlock")
-    raise StoreDown("Postgres", "settling", "deadlocked three times in a row")
+    raise StoreDown("postgres", "settling", "deadlocked three times in a row")

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from hive.broker.memory_records import (
+    EXPIRED,
     WAITING,
     Key,
     Line,
@@ -17,6 +18,7 @@ from hive.broker.memory_records import (
     dead_letter_of,
     decide,
     delivery_of,
+    poison,
 )
 from hive.broker.port import (
     BrokerKind,
@@ -34,7 +36,7 @@ from hive.broker.wire import decode, encode
 from hive.clock import Clock
 from hive.errors import ConfigurationError, Conflict
 from hive.ids import MessageId, ProcessId, QueueName, TenantId
-from hive.outcomes import ErrorKind, ErrorRecord, Released, Retrying
+from hive.outcomes import Released, Retrying
 from hive.settings import Crashes
 from hive.states import TERMINAL, JobState, allowed
 from hive.store.connection import Connection
@@ -265,11 +267,7 @@ class Memory:
         record.hive_crashes += record.started
         poisoned = record.started and record.hive_crashes >= self._crashes.hive_limit
         if poisoned:
-            record.error = ErrorRecord(
-                kind=ErrorKind.POISON,
-                code="hive_died",
-                summary=f"hive died {record.hive_crashes} times while it ran",
-            )
+            record.error = poison(record.hive_crashes)
             after = JobState.FAILED
         else:
             after = JobState.CANCELLED if record.cancel_requested else JobState.PENDING
@@ -394,9 +392,7 @@ class Memory:
         return promoted
 
     def _fail_expired(self, record: Record) -> None:
-        record.error = ErrorRecord(
-            kind=ErrorKind.EXPIRED, code="expired", summary="it waited longer than its message allowed"
-        )
+        record.error = EXPIRED
         self._move(record, JobState.FAILED)
         self._end(record)
 

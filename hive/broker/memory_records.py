@@ -9,6 +9,9 @@ from hive.ids import MessageId, ProcessId, TenantId
 from hive.outcomes import Cancelled, Completed, ErrorKind, ErrorRecord, Failed, Outcome, Released, Retrying
 from hive.states import JobState
 
+EXPIRED: Final = ErrorRecord(
+    kind=ErrorKind.EXPIRED, code="expired", summary="it waited longer than its message allowed"
+)
 WAITING: Final = frozenset({JobState.SCHEDULED, JobState.PENDING, JobState.RETRYING})
 
 Key = tuple[TenantId | None, str, str]
@@ -101,6 +104,13 @@ def decide(record: Record, outcome: Outcome, child_limit: int) -> tuple[JobState
             if outcome.crashed or record.attempt < record.message.max_attempts:
                 return JobState.RETRYING, error
             return again or JobState.FAILED, error_as(ErrorKind.EXHAUSTED, error)
+
+
+def poison(deaths: int) -> ErrorRecord:
+    """The cause of a message that hive died of."""
+    return ErrorRecord(
+        kind=ErrorKind.POISON, code="hive_died", summary=f"hive died {deaths} times while it ran"
+    )
 
 
 def error_as(kind: ErrorKind, error: ErrorRecord) -> ErrorRecord:

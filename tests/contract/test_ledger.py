@@ -2,81 +2,30 @@
 
 import asyncio
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
-from datetime import timedelta
 
 import anyio
 import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from hive.broker.ledger import Ledger
-from hive.broker.port import Broker, Depth, Settlement, Verdict
+from carriers import LedgerHarness
+from hive.broker.port import Settlement, Verdict
 from hive.ids import ProcessId, QueueName, TenantId, new_process_id
 from hive.outcomes import Completed, ErrorKind, ErrorRecord, ExitDetail, Failed, Released, Retrying
-from hive.settings import Crashes, Postgres
+from hive.settings import Postgres
 from hive.states import JobState
-from hive.store.connection import Connection
 from hive.store.postgres import Database
 from hive.testing.broker_contract import BrokerContract
 from hive.testing.broker_machine import BrokerMachine
-from hive.testing.harness import QUEUE, assert_depth, message
+from hive.testing.harness import QUEUE, message
 from hive.testing.transaction_contract import TransactionContract
 
 ERROR = ErrorRecord(kind=ErrorKind.PERMANENT, code="ValueError", summary="it did not work")
 
 
-class LedgerHarness:
-    def __init__(self, database: Database) -> None:
-        self.database = database
-        self.ledger = Ledger(database, lease_seconds=60, crashes=Crashes())
-        self.broker: Broker = self.ledger
-
-    async def peer(self) -> Ledger:
-        return Ledger(self.database, lease_seconds=60, crashes=Crashes())
-
-    async def pass_time(self, seconds: float) -> None:
-        async with self.database.acquire() as connection:
-            await connection.execute(
-                "update hive.job set run_at = run_at - $1::interval, created_at = created_at - $1::interval,"
-                " lease_until = lease_until - $1::interval, expires_at = expires_at - $1::interval,"
-                " finished_at = finished_at - $1::interval",
-                timedelta(seconds=seconds),
-            )
-
-    async def expect_depth(self, *, waiting: int, delayed: int, running: int) -> Depth:
-        async with self.database.acquire() as connection:
-            row = await connection.fetchrow(
-                "select count(*) filter (where state = 'pending') as waiting,"
-                " count(*) filter (where state in ('scheduled', 'retrying')) as delayed,"
-                " count(*) filter (where state = 'running') as running from hive.job where queue = $1",
-                QUEUE,
-            )
-        assert row is not None
-        depth = await self.ledger.depth(QUEUE)
-        assert (row["waiting"], row["delayed"], row["running"]) == (
-            depth.waiting,
-            depth.delayed,
-            depth.running,
-        )
-        return assert_depth(depth, waiting=waiting, delayed=delayed, running=running)
-
-    def transaction(self) -> AbstractAsyncContextManager[Connection]:
-        return self.database.transaction()
-
-    async def effect(self, connection: Connection) -> None:
-        await connection.execute("insert into public.effect default values")
-
-    async def effects(self) -> int:
-        async with self.database.acquire() as connection:
-            return await connection.fetchval("select count(*) from public.effect")
-
-
 @pytest.fixture
 async def harness(database: Database) -> LedgerHarness:
-    async with database.acquire() as connection:
-        await connection.execute("create table public.effect (id bigint generated always as identity)")
-    return LedgerHarness(database)
+    return await LedgerHarness.over(database)
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -320,7 +269,7 @@ def test_the_machine_finds_nothing(postgres_dsn: str) -> None:
             database = await Database.open(postgres_dsn, settings=Postgres(pool_size=2))
             async with database.acquire() as connection:
                 await connection.execute("truncate hive.job cascade")
-            return LedgerHarness(database)
+            return await LedgerHarness.over(database)
 
         async def stop(self) -> None:
             assert isinstance(self.harness, LedgerHarness)
