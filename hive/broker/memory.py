@@ -1,12 +1,12 @@
 """A broker in this process's memory, for tests. It keeps the same contract as the others.
 
-Everything is lost with the process. Time is the given clock's, so that a test moves leases and delays by
-moving the clock.
+Time is the given clock's: a test moves leases and delays by moving the clock.
 """
 
 import asyncio
 import heapq
 from collections.abc import Iterator, Sequence
+from itertools import count
 from typing import Final
 
 from hive.broker.memory_records import (
@@ -59,7 +59,7 @@ class Memory:
         self._records: dict[MessageId, Record] = {}
         self._lines: dict[QueueName, Line] = {}
         self._keys: dict[Key, MessageId] = {}
-        self._places = 0
+        self._places = count(1)
         self._wakeups = Wakeups()
 
     async def run(self) -> None:
@@ -82,7 +82,7 @@ class Memory:
         record = Record(
             message=message,
             state=JobState.SCHEDULED,
-            place=self._next_place(),
+            place=next(self._places),
             run_at=now + message.delay_seconds,
             enqueued_at=self._clock.now(),
             expires_at=None if message.expires_seconds is None else now + message.expires_seconds,
@@ -96,10 +96,7 @@ class Memory:
                 return Published(id=holder.message.id, duplicate=True)
             self._keys[key] = message.id
         self._records[message.id] = record
-        if message.delay_seconds > 0:
-            self._delay(record)
-        else:
-            self._line_up(record)
+        (self._delay if message.delay_seconds > 0 else self._line_up)(record)
         return Published(id=message.id)
 
     async def claim(self, queue: QueueName, owner: ProcessId, limit: int) -> list[Delivery]:
@@ -153,8 +150,8 @@ class Memory:
             record = self._held(each)
             if record is None:
                 lost.append(each)
-            else:
-                record.lease_until = self._clock.monotonic() + self.lease_seconds
+                continue
+            record.lease_until = self._clock.monotonic() + self.lease_seconds
         return lost
 
     async def mark_started(self, deliveries: Sequence[Delivery]) -> None:
@@ -194,7 +191,7 @@ class Memory:
                 self._delay(record)
             case JobState.PENDING:
                 if rerun:
-                    record.run_at, record.place = self._clock.monotonic(), self._next_place()
+                    record.run_at, record.place = self._clock.monotonic(), next(self._places)
                 self._line_up(record)
             case _:
                 self._end(record)
@@ -224,7 +221,7 @@ class Memory:
         touched = 0
         for id in dict.fromkeys(ids):
             record = self._records.get(id)
-            if record is None or (tenant is not None and record.message.tenant != tenant):
+            if record is None or tenant not in (None, record.message.tenant):
                 continue
             if record.state is JobState.RUNNING:
                 record.cancel_requested, record.rerun = True, False
@@ -285,13 +282,14 @@ class Memory:
         now = self._clock.monotonic()
         mine = [each for each in self._records.values() if each.message.queue == queue]
         ages = [now - each.run_at for each in mine if each.state is JobState.PENDING]
-        delayed = sum(each.state in (JobState.SCHEDULED, JobState.RETRYING) for each in mine)
         running = sum(each.state is JobState.RUNNING for each in mine)
+        delayed = sum(each.state in WAITING for each in mine) - len(ages)
+        counts = [min(each, COUNTED_TO) for each in (len(ages), delayed, running)]
         return Depth(
             queue=queue,
-            waiting=min(len(ages), COUNTED_TO),
-            delayed=min(delayed, COUNTED_TO),
-            running=min(running, COUNTED_TO),
+            waiting=counts[0],
+            delayed=counts[1],
+            running=counts[2],
             oldest_seconds=max(ages, default=None),
         )
 
@@ -303,8 +301,8 @@ class Memory:
             each
             for each in reversed(self._records.values())
             if each.state is JobState.FAILED
-            and (queue is None or each.message.queue == queue)
-            and (tenant is None or each.message.tenant == tenant)
+            and queue in (None, each.message.queue)
+            and tenant in (None, each.message.tenant)
         ]
         return [dead_letter_of(each) for each in dead[:limit]]
 
@@ -329,7 +327,7 @@ class Memory:
             each.attempt = each.child_crashes = each.hive_crashes = 0
             each.redelivered = each.cancel_requested = each.rerun = False
             each.error = each.expires_at = each.finished_at = None
-            each.run_at, each.place = self._clock.monotonic(), self._next_place()
+            each.run_at, each.place = self._clock.monotonic(), next(self._places)
             if each.key is not None:
                 self._keys[each.key] = each.message.id
             self._line_up(each)
@@ -352,10 +350,6 @@ class Memory:
 
     def _running(self) -> Iterator[Record]:
         return (each for each in self._records.values() if each.state is JobState.RUNNING)
-
-    def _next_place(self) -> int:
-        self._places += 1
-        return self._places
 
     def _move(self, record: Record, after: JobState) -> None:
         assert allowed(record.state, after), (record.state, after)
