@@ -154,6 +154,16 @@ class Depth:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TenantBacklog:
+    """What one tenant has in a queue."""
+
+    tenant: TenantId | None
+    waiting: int
+    running: int
+    oldest_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
     """A message that was given up, with its cause. ``args`` is None when it could not be read."""
 
@@ -207,9 +217,12 @@ class Broker(Protocol):
         ...
 
     async def publish(
-        self, messages: Sequence[Message], *, connection: Connection | None = None
+        self, messages: Sequence[Message], *, connection: Connection | None = None, notify: bool = True
     ) -> list[Published]:
         """Accept ``messages``, in bulk. The answers stand in the order of the messages.
+
+        ``notify=False`` wakes nobody: for hot publishers whose queue is polled anyway. Raises ``QueueFull``,
+        and accepts none of them, when a queue's ``max_depth`` would be passed.
 
         ``connection``: the caller's own open transaction. The ledger writes its rows in it, so that they
         exist exactly if it commits; a stream writes to the outbox in it and is relayed after the commit.
@@ -251,7 +264,7 @@ class Broker(Protocol):
         """Cancel waiting messages at once and flag running ones; returns how many were touched."""
         ...
 
-    async def sweep(self, queues: Sequence[QueueName]) -> Swept:
+    async def sweep(self, queues: Sequence[QueueName], *, expire_leases: bool = True) -> Swept:
         """One round of upkeep: promote what is due, bring back what was abandoned. Any process may do it."""
         ...
 
@@ -261,6 +274,52 @@ class Broker(Protocol):
 
     async def depth(self, queue: QueueName) -> Depth:
         """Counts of one queue."""
+        ...
+
+    async def announce(self, owner: ProcessId, slots: Mapping[QueueName, int]) -> None:
+        """Say how many handlers ``owner`` runs at once for each queue: fair shares are cut from the sum.
+
+        Repeated every few seconds; what was not repeated for a lease length counts no more.
+        """
+        ...
+
+    async def pause(self, queue: QueueName) -> None:
+        """Hand out nothing more of ``queue``, in every process; what runs goes on. Publishing goes on too."""
+        ...
+
+    async def resume(self, queue: QueueName) -> None:
+        """Hand out messages of ``queue`` again."""
+        ...
+
+    async def paused(self) -> frozenset[QueueName]:
+        """The queues that are paused."""
+        ...
+
+    async def cancel_where(
+        self,
+        *,
+        queue: QueueName | None = None,
+        tenant: TenantId | None = None,
+        task: TaskName | None = None,
+    ) -> int:
+        """Cancel everything that fits all the given filters, as ``cancel`` does; returns how many.
+
+        Raises ``InvalidInput`` without any filter. Done in bounded batches: a failure half-way leaves some
+        cancelled and the rest untouched, and the call can be repeated.
+        """
+        ...
+
+    async def backlog(
+        self, queue: QueueName, *, after: TenantId | None = None, limit: int = 100
+    ) -> list[TenantBacklog]:
+        """What each tenant has in ``queue``, a page at a time in the order of their ids."""
+        ...
+
+    async def position(self, id: MessageId) -> int | None:
+        """How many claimable messages stand before this one in its tenant's line, at most 10,001.
+
+        None when it does not wait.
+        """
         ...
 
     async def dead_letters(
