@@ -10,9 +10,9 @@ Put it between a client and Postgres, Redis or anything else that speaks over TC
 |---|---|
 | ``cut`` | open connections are reset |
 | ``refuse`` | new connections are refused, open ones go on |
-| ``freeze`` | connections are accepted, and not a byte passes, not even an end; on ``heal`` all of it passes |
+| ``freeze`` | connections are accepted, and not a byte passes, not even an end; ``heal`` lets it all pass |
 | ``half_close`` | one side reads the end of the stream and may go on to send; the other is told nothing |
-| ``half_open`` | the server's side is closed, the client is told nothing: what a reboot behind a firewall leaves |
+| ``half_open`` | the server's side is closed, the client is told nothing: a reboot behind a firewall |
 | ``delay`` | every piece of data comes so much later |
 | ``throttle`` | so many bytes a second pass, each way and connection |
 
@@ -75,6 +75,7 @@ class FaultProxy:
         self.accepted = 0
         """How many connections were accepted so far."""
         self._server: asyncio.Server | None = None
+        self._closed = False
         self._links: set[_Link] = set()
         self._flowing = asyncio.Event()
         self._flowing.set()
@@ -118,6 +119,7 @@ class FaultProxy:
 
     async def start(self) -> None:
         """Listen. A port that was left open to choice is fixed by this, and kept over ``refuse``."""
+        self._closed = False
         if self._server is not None:
             return
         if self.endpoint.path:
@@ -129,14 +131,14 @@ class FaultProxy:
 
     async def close(self) -> None:
         """Stop listening and end every connection. Takes at most 5 s."""
+        self._closed = True
         self.refuse()
         self._flowing.set()
         self.cut()
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_SECONDS):
                 await self._empty.wait()
-        if self.endpoint.path:
-            Path(self.endpoint.path).unlink(missing_ok=True)
+        self._remove_socket()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -189,15 +191,24 @@ class FaultProxy:
         self._flowing.set()
         await self.start()
 
+    def _remove_socket(self) -> None:
+        if self.endpoint.path:
+            Path(self.endpoint.path).unlink(missing_ok=True)
+
     # -- the work -------------------------------------------------------------------------------------------
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.accepted += 1
         link = _Link(writer)
+        if self._closed:  # it was accepted in the same turn
+            link.abort()
+            return
+        self.accepted += 1
         self._links.add(link)
         self._empty.clear()
         try:
             await self._flowing.wait()
+            if link.aborted:
+                return
             async with asyncio.timeout(CONNECT_SECONDS):
                 server_reader, link.server = await _connect(self.target)
             if link.aborted:
@@ -229,6 +240,8 @@ class FaultProxy:
             if rate:
                 await asyncio.sleep(len(data) / rate)
         if link.stranded:
+            if toward == "server":
+                link.abort()  # the client gave up by itself
             await link.over.wait()
         link.end_toward(toward)
 
