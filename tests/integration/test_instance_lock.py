@@ -93,7 +93,7 @@ async def test_a_lock_that_lingers_in_a_dead_hives_child_is_waited_for(tmp_path:
 
 async def test_an_executed_program_does_not_inherit_the_lock(tmp_path: Path) -> None:
     instance = await Instance.lock(tmp_path / "state")
-    program = subprocess.Popen(["sleep", "60"], close_fds=False)  # noqa: ASYNC220
+    program = subprocess.Popen(["sleep", "60"], close_fds=False)
     try:
         instance.release()
         again = await Instance.lock(tmp_path / "state", linger_seconds=0)

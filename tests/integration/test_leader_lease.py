@@ -285,7 +285,7 @@ class Follower:
 async def test_another_process_takes_over(
     end: str, valkey_url: str, postgres_dsn: str, database: Database
 ) -> None:
-    with subprocess.Popen(  # noqa: ASYNC220
+    with subprocess.Popen(
         [sys.executable, "-c", LEADER, postgres_dsn, valkey_url],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -10,7 +10,7 @@ async def until(
 ) -> None:
     """Return once ``condition`` is true; fails naming ``what`` after ``seconds``."""
     with anyio.move_on_after(seconds):
-        while not condition():  # noqa: ASYNC110 - it stands for any state, not for one event
+        while not condition():
             await anyio.sleep(0.002)
         return
     raise AssertionError(f"not within {seconds:g} s: {what}")
