@@ -101,10 +101,19 @@ class StreamScripts:
         return await self._run("cancel", keys, (tenant, *ids))
 
     async def sweep(
-        self, keys: QueueKeys, limit: int, hive_limit: int, *, dead_owner: str = "", idle_ms: int | str = ""
+        self,
+        keys: QueueKeys,
+        limit: int,
+        hive_limit: int,
+        *,
+        dead_owner: str = "",
+        idle_ms: int | str = "",
+        expire_leases: bool = True,
     ) -> tuple[int, int, int, int]:
         """Due, brought back, given up, dead letters to be written."""
-        due, back, given_up, staged = await self._run("sweep", keys, (limit, hive_limit, dead_owner, idle_ms))
+        due, back, given_up, staged = await self._run(
+            "sweep", keys, (limit, hive_limit, dead_owner, idle_ms, int(expire_leases))
+        )
         return due, back, given_up, staged
 
     async def bury(self, keys: QueueKeys, arguments: Sequence[Argument]) -> None:

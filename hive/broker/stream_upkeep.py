@@ -41,7 +41,7 @@ class StreamUpkeep:
         self._known: set[QueueName] = set()
         self._sweeps = 0
 
-    async def sweep(self, queues: Sequence[QueueName]) -> Swept:
+    async def sweep(self, queues: Sequence[QueueName], *, expire_leases: bool = True) -> Swept:
         """Promote what is due, bring back what was abandoned, bury what was given up."""
         due = back = failed = 0
         if not queues:
@@ -60,6 +60,7 @@ class StreamUpkeep:
                     SWEPT_PER_CALL,
                     self._crashes.hive_limit,
                     idle_ms=self._idle_ms if cleaning else "",
+                    expire_leases=expire_leases,
                 )
                 due, back, failed = due + moved, back + taken, failed + given_up
                 if staged:
@@ -153,7 +154,7 @@ class StreamUpkeep:
                 await self._refuse_held(keys_of(queue), messages)
             for queue, messages in groups.items():
                 for part in parts(messages):
-                    arguments: list[Argument] = []
+                    arguments: list[Argument] = [1]
                     for each in part:
                         arguments += publish_arguments(each, encode(each), meanwhile="refuse")
                     answers = await self._scripts.publish(keys_of(queue), arguments)

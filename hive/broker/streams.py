@@ -26,8 +26,8 @@ from hive.broker.stream_arguments import (
     settle_arguments,
 )
 from hive.broker.stream_keys import QUEUES, QueueKeys, keys_of
+from hive.broker.stream_operations import StreamOperations
 from hive.broker.stream_scripts import Argument
-from hive.broker.stream_upkeep import StreamUpkeep
 from hive.broker.stream_wakeups import StreamWakeups
 from hive.broker.wire import Unparsable, decode, encode
 from hive.errors import StoreDown
@@ -45,7 +45,7 @@ FENCES_PER_BLOCK: Final = 1_000_000
 CLAIMED_PER_CALL: Final = 1_000
 
 
-class Streams(StreamUpkeep):
+class Streams(StreamOperations):
     """The broker contract over Redis Streams; see ``hive.broker.port`` for what each method promises.
 
     ``database`` holds dead letters, the outbox and the blocks of fences. ``lease_seconds``: how long a claim
@@ -86,7 +86,7 @@ class Streams(StreamUpkeep):
         return await self._outbox.relay_once()
 
     async def publish(
-        self, messages: Sequence[Message], *, connection: Connection | None = None
+        self, messages: Sequence[Message], *, connection: Connection | None = None, notify: bool = True
     ) -> list[Published]:
         """Put ``messages`` in line; with ``connection`` they go to the outbox and are sent after its commit.
 
@@ -106,19 +106,19 @@ class Streams(StreamUpkeep):
             keys = keys_of(queue)
             await self._know(queue)
             for part in parts(mine):
-                arguments: list[Argument] = []
+                arguments: list[Argument] = [int(notify)]
                 for at in part:
                     arguments += publish_arguments(*encoded[at])
                 for at, holder in zip(part, await self._scripts.publish(keys, arguments), strict=True):
                     if holder:
                         answers[at] = Published(id=MessageId(UUID(hex=holder.decode())), duplicate=True)
-            if any(messages[at].delay_seconds <= 0 for at in mine):
+            if notify and any(messages[at].delay_seconds <= 0 for at in mine):
                 self._wakeups.wake(queue)
         return answers
 
     async def claim(self, queue: QueueName, owner: ProcessId, limit: int) -> list[Delivery]:
         """Take up to ``limit`` messages, higher lanes first."""
-        if limit <= 0:
+        if limit <= 0 or queue in await self.paused():
             return []
         keys = keys_of(queue)
         await self._know(queue)

@@ -1,12 +1,12 @@
 -- Accepts messages. A message that is known already is left alone, so it may be run again.
 -- KEYS    see record.lua
--- ARGV    for each message nine: id, wire, lane (1-3), tenant or '', key or '', what to do if the key runs (rerun,
+-- ARGV    1 to wake consumers, else 0; for each message nine: id, wire, lane (1-3), tenant or '', key or '', what to do if the key runs (rerun,
 --         drop, or `refuse`: change nothing and name its holder), delay in ms, expiry in ms or '', max attempts
 -- RETURNS for each message: '' when accepted, or the id that holds its key
 local now = now_ms()
 local answers = {}
 local added = 0
-for at = 1, #ARGV, 9 do
+for at = 2, #ARGV, 9 do
   local id, wire, lane, tenant, key = ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 2]), ARGV[at + 3], ARGV[at + 4]
   local meanwhile, delay, expiry, max = ARGV[at + 5], tonumber(ARGV[at + 6]), ARGV[at + 7], ARGV[at + 8]
   local record = RECORD .. id
@@ -71,5 +71,7 @@ for at = 1, #ARGV, 9 do
     answers[#answers + 1] = ''
   end
 end
-wake_if_was_empty(added)
+if ARGV[1] == '1' then
+  wake_if_was_empty(added)
+end
 return answers

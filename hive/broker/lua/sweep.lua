@@ -1,14 +1,16 @@
 -- Upkeep: promotes what is due, brings back what was abandoned, removes consumers that are gone.
 -- KEYS    see record.lua
 -- ARGV    limit, hive crash limit, a dead owner (then only its deliveries are brought back) or '', idle time in ms
---         after which a consumer without deliveries is removed, or '' to leave them
+--         after which a consumer without deliveries is removed, or '' to leave them, 0 to leave ended leases
 -- RETURNS due, brought back, given up, and how many dead letters want to be written
 local limit, hive_limit, dead_owner, idle = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], ARGV[4]
 local now = now_ms()
 local due, lost = 0, {}
 if dead_owner == '' then
   due = promote(now, limit)
-  lost = redis.call('ZRANGEBYSCORE', LEASES, '-inf', '(' .. int(now), 'LIMIT', 0, limit)
+  if ARGV[5] ~= '0' then
+    lost = redis.call('ZRANGEBYSCORE', LEASES, '-inf', '(' .. int(now), 'LIMIT', 0, limit)
+  end
 else
   for _, id in ipairs(redis.call('ZRANGE', LEASES, 0, -1)) do
     if redis.call('HGET', RECORD .. id, 'o') == dead_owner then
