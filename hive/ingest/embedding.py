@@ -4,11 +4,8 @@ It knows hive's own model server (by Unix socket) and any compatible one (by URL
 for is honoured: 429 and 503 give a ``Transient`` with its Retry-After, and halve this process' concurrency.
 """
 
-import array
-import base64
 import binascii
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -19,13 +16,12 @@ import aiohttp
 from hive.errors import ConfigurationError, NeedsOperator, Permanent, Transient
 from hive.ingest.throttle import Throttle
 from hive.settings import Embedding
+from hive.vector import Vector
 
 CONCURRENCY: Final = 8
 BUSY: Final = frozenset({429, 503})
 REFUSED: Final = frozenset({400, 413, 422})
 FORBIDDEN: Final = frozenset({401, 403})
-
-Vector = Sequence[float]
 
 
 class EmbedderDown(Transient):
@@ -83,9 +79,9 @@ class Embedder:
     async def check(self, dimension: int) -> None:
         """Embed a word; raises ConfigurationError when the vectors do not fit an index of ``dimension``."""
         vector = (await self.embed(["hive"]))[0]
-        if len(vector) != dimension:
+        if vector.dimension != dimension:
             raise ConfigurationError(
-                f"embedding: model {self._settings.model!r} gives vectors of {len(vector)} dimensions, "
+                f"embedding: model {self._settings.model!r} gives vectors of {vector.dimension} dimensions, "
                 f"and the index holds {dimension}",
                 remedy="set embedding.model to the model the index was built with",
             )
@@ -169,7 +165,7 @@ def _vectors(content: bytes, count: int) -> list[Vector]:
         vectors = [_vector(entry["embedding"]) for entry in ordered]
     except (ValueError, KeyError, TypeError, binascii.Error) as error:
         raise EmbedderDown(f"the model server's answer cannot be read: {error}") from error
-    if len(vectors) != count or not all(vectors):
+    if len(vectors) != count or not all(vector.packed for vector in vectors):
         raise EmbedderDown(f"the model server answered {len(vectors)} vectors for {count} texts")
     return vectors
 
@@ -177,8 +173,5 @@ def _vectors(content: bytes, count: int) -> list[Vector]:
 def _vector(given: str | list[float]) -> Vector:
     """Base64 of little-endian float32, or a list where a server does not know base64."""
     if isinstance(given, list):
-        return [float(number) for number in given]
-    floats = array.array("f", base64.b64decode(given, validate=True))
-    if sys.byteorder == "big":
-        floats.byteswap()
-    return floats.tolist()
+        return Vector.of(given)
+    return Vector.of_little_endian(binascii.a2b_base64(given, strict_mode=True))

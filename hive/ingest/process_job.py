@@ -19,12 +19,13 @@ from hive.ids import AttemptId, BatchId, PairId
 from hive.ingest import batches, document_errors, documents
 from hive.ingest.completion import AttemptStatus, complete_if_finished, lock_attempt
 from hive.ingest.documents import Brought, StoredDocument, hash_of
-from hive.ingest.embedding import EmbeddingRefused, Vector
+from hive.ingest.embedding import EmbeddingRefused
 from hive.ingest.fetching import DocumentFailed, ParsedDocument
 from hive.ingest.index.port import IndexedChunk, IndexedDocument, IndexSettings
 from hive.ingest.services import IngestServices
 from hive.ingest.versions import Version, may_replace, version_of
 from hive.store.connection import Connection
+from hive.vector import Vector
 
 log = structlog.get_logger(__name__)
 
@@ -139,10 +140,11 @@ class ProcessJob:
         texts = [_embedded_text(entry, at) for entry in needed for at in range(len(entry.chunks))]
         answered = await self._services.embedder.embed(texts)
         for vector in answered:
-            if len(vector) != index.dimension:
+            if vector.dimension != index.dimension:
                 # One such vector would spoil every search. The batch waits until a person has put it right.
                 raise WrongDimension(
-                    f"the model server gives {len(vector)} dimensions, and the index holds {index.dimension}"
+                    f"the model server gives {vector.dimension} dimensions, "
+                    f"and the index holds {index.dimension}"
                 )
         vectors = iter(answered)
         for entry in needed:

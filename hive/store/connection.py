@@ -11,7 +11,7 @@ class Connection(Protocol):
     """A borrowed Postgres connection. ``$1`` placeholders; arguments are converted by their SQL type.
 
     ``uuid`` comes and goes as ``uuid.UUID``, ``timestamptz`` as aware ``datetime``, ``jsonb`` as Python
-    values (a codec is set), arrays as lists. A ``vector`` is sent as ``$1::float4[]::hive_ext.vector``.
+    values (a codec is set), arrays as lists, ``hive_ext.vector`` as ``hive.vector.Vector``.
     """
 
     async def execute(self, query: str, *args: Any, timeout: float | None = None) -> str: ...

@@ -10,7 +10,6 @@ qualified anyway).
 """
 
 import asyncio
-import json
 from collections.abc import AsyncGenerator, Callable, Collection, Generator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -27,6 +26,7 @@ from hive.ids import TenantId
 from hive.settings import Postgres
 from hive.store.address import describe
 from hive.store.borrowed import RELEASE_SECONDS, Borrowed
+from hive.store.codecs import teach_json, teach_vectors
 from hive.store.connection import Connection
 from hive.tenancy import EXTENSION_SCHEMA, SHARED_SCHEMA, search_path_of
 
@@ -59,9 +59,10 @@ _REFUSED: tuple[type[BaseException], ...] = (
 
 @dataclass(slots=True, kw_only=True)
 class _Wear:
-    """What decides about a connection's replacement."""
+    """What decides about a connection's replacement, and what it has still to learn."""
 
     born: float
+    knows_vectors: bool
     schemas: set[str] = field(default_factory=set[str])
     clean: bool = False  # the transaction that ended last reset the session along the way
 
@@ -267,7 +268,16 @@ class Database:
             self._note(up=False)
             raise StoreDown(STORE, "connecting", type(error).__name__) from None
         self._note(up=True)
-        return raw, raw.wear
+        wear: _Wear = raw.wear
+        if not wear.knows_vectors:
+            # Made before the schema was: the type may exist by now.
+            try:
+                with self.translating("looking for the vector type"):
+                    wear.knows_vectors = await teach_vectors(raw)
+            except BaseException:
+                await self._give_back(raw, wear)
+                raise
+        return raw, wear
 
     async def _give_back(self, raw: Any, wear: _Wear) -> None:
         pool = self._pool
@@ -291,11 +301,8 @@ class Database:
         )
 
     async def _initialize(self, connection: Any) -> None:
-        connection.wear = _Wear(born=self._clock.monotonic())
-        # Binary, since COPY knows no other: a version byte, then the text.
-        await connection.set_type_codec(
-            "jsonb", schema="pg_catalog", format="binary", encoder=_encode_json, decoder=_decode_json
-        )
+        await teach_json(connection)
+        connection.wear = _Wear(born=self._clock.monotonic(), knows_vectors=await teach_vectors(connection))
 
     async def _reset(self, connection: Any) -> None:
         """Before the next borrower: forget settings, locks, cursors and listeners."""
@@ -346,11 +353,3 @@ class Database:
 
 
 _SHARED_PATH = f"{SHARED_SCHEMA}, {EXTENSION_SCHEMA}"
-
-
-def _encode_json(value: Any) -> bytes:
-    return b"\x01" + json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
-
-
-def _decode_json(data: bytes) -> Any:
-    return json.loads(data[1:])

@@ -230,7 +230,7 @@ async def test_a_vector_index_is_built_once_a_tenant_has_outgrown_exact_search(
         await connection.execute("set local enable_seqscan = off")
         plan = await connection.fetch(
             "explain select document from chunk order by (embedding::hive_ext.vector(256)) "
-            "operator(hive_ext.<=>) $1::float4[]::hive_ext.vector(256) limit 10",
+            "operator(hive_ext.<=>) $1::hive_ext.vector(256) limit 10",
             vector,
         )
         assert any("chunk_embedding" in row["QUERY PLAN"] for row in plan)

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from hive.ingest.embedding import Vector
 from hive.store.connection import Connection
+from hive.vector import Vector
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

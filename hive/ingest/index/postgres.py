@@ -4,23 +4,23 @@ Words are read after dotted and slashed names were taken apart: Postgres takes `
 host name and ``os/path`` for a file, one word each, and would find neither by its parts.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import structlog
 
 from hive.errors import NotFound
-from hive.ingest.embedding import Vector
-from hive.ingest.index.port import Found, IndexedDocument, IndexSettings
+from hive.ingest.index.port import Found, IndexedChunk, IndexedDocument, IndexSettings
 from hive.store.connection import Connection
+from hive.vector import Vector
 
 log = structlog.get_logger(__name__)
 
 EXACT_CHUNKS: Final = 10_000
 """Up to here an exact scan is fast (a few ms), and an index would only cost: files, memory, slower writes."""
 INDEX_NAME: Final = "chunk_embedding"
-ROWS_AT_ONCE: Final = 32
-"""Encoding a row's vector takes 0.05 ms of the loop; a whole batch at once would hold it for 50."""
+STATEMENT_BYTES: Final = 128 * 1024
+"""Text and vectors in one statement: encoding and sending it takes the loop about a millisecond."""
 
 
 class PostgresIndex:
@@ -44,22 +44,18 @@ class PostgresIndex:
         await connection.execute(
             "delete from chunk where document = any($1::bigint[])", [entry.document for entry in documents]
         )
-        rows = [
-            (
-                document.document,
-                chunk.ordinal,
-                chunk.heading,
-                chunk.anchor,
-                chunk.body,
+        for part in _parts(documents):
+            await connection.execute(
+                _INSERT,
                 language,
-                document.title,
-                chunk.embedding,
+                [document.document for document, _ in part],
+                [document.title for document, _ in part],
+                [chunk.ordinal for _, chunk in part],
+                [chunk.heading for _, chunk in part],
+                [chunk.anchor for _, chunk in part],
+                [chunk.body for _, chunk in part],
+                [chunk.embedding for _, chunk in part],
             )
-            for document in documents
-            for chunk in document.chunks
-        ]
-        for start in range(0, len(rows), ROWS_AT_ONCE):
-            await connection.executemany(_INSERT, rows[start : start + ROWS_AT_ONCE])
 
     async def nearest(
         self, connection: Connection, vector: Vector, *, dimension: int, limit: int
@@ -113,18 +109,20 @@ class PostgresIndex:
 
 # The same expression as the index has, or it would not be used.
 _DISTANCE: Final = (
-    "(embedding::hive_ext.vector({dimension})) operator(hive_ext.<=>) "
-    "$1::float4[]::hive_ext.vector({dimension})"
+    "(embedding::hive_ext.vector({dimension})) operator(hive_ext.<=>) $1::hive_ext.vector({dimension})"
 )
 
 _APART: Final = r"regexp_replace({0}, '(?<=[[:alpha:]_])[./](?=[[:alpha:]_])', ' ', 'g')"
 
 _INSERT: Final = f"""
 insert into chunk (document, ordinal, heading, anchor, body, embedding, terms)
-values ($1, $2, $3::text, $4, $5::text, $8::float4[]::hive_ext.vector,
-        setweight(to_tsvector($6::text::regconfig, {_APART.format("$7::text")}), 'A')
-        || setweight(to_tsvector($6::text::regconfig, {_APART.format("$3::text")}), 'B')
-        || setweight(to_tsvector($6::text::regconfig, {_APART.format("$5::text")}), 'D'))
+select document, ordinal, heading, anchor, body, embedding,
+       setweight(to_tsvector($1::text::regconfig, {_APART.format("title")}), 'A')
+       || setweight(to_tsvector($1::text::regconfig, {_APART.format("heading")}), 'B')
+       || setweight(to_tsvector($1::text::regconfig, {_APART.format("body")}), 'D')
+from unnest($2::bigint[], $3::text[], $4::integer[], $5::text[], $6::text[], $7::text[],
+            $8::hive_ext.vector[])
+     as added (document, title, ordinal, heading, anchor, body, embedding)
 """
 
 _ALL_WORDS: Final = f"""
@@ -149,3 +147,20 @@ order by (select count(*) from unnest(words.each) as word where terms @@ word) d
          ts_rank_cd(terms, words.any_of, 1) desc, document, ordinal
 limit $3
 """
+
+
+def _parts(
+    documents: Sequence[IndexedDocument],
+) -> Iterator[list[tuple[IndexedDocument, IndexedChunk]]]:
+    """The chunks in order, in parts of about STATEMENT_BYTES, each beside its document."""
+    part: list[tuple[IndexedDocument, IndexedChunk]] = []
+    size = 0
+    for document in documents:
+        for chunk in document.chunks:
+            part.append((document, chunk))
+            size += len(document.title) + len(chunk.heading) + len(chunk.body) + len(chunk.embedding.packed)
+            if size >= STATEMENT_BYTES:
+                yield part
+                part, size = [], 0
+    if part:
+        yield part

@@ -15,10 +15,11 @@ from hive.context import Stores
 from hive.errors import HiveError, InvalidInput
 from hive.ids import TenantId
 from hive.ingest.cleaning import clean
-from hive.ingest.embedding import Embedder, Vector
+from hive.ingest.embedding import Embedder
 from hive.ingest.index.port import Found, Index
 from hive.ingest.index.postgres import PostgresIndex
 from hive.ingest.index.snippet import snippet
+from hive.vector import Vector
 
 log = structlog.get_logger(__name__)
 
@@ -77,7 +78,7 @@ class Search:
             lists = [
                 await self._index.matching(connection, query, language=settings.language, limit=CANDIDATES)
             ]
-            if vector is not None and len(vector) == settings.dimension:
+            if vector is not None and vector.dimension == settings.dimension:
                 lists.append(
                     await self._index.nearest(
                         connection, vector, dimension=settings.dimension, limit=CANDIDATES
