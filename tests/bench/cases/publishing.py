@@ -1,0 +1,26 @@
+"""How many messages a second one client hands over: one by one, and in bulk."""
+
+from bench import Bench, Failed, report
+from measures import Figure, Sheet
+from systems import ALL
+
+
+def publish(bench: Bench) -> list[Figure]:
+    """Sending empty tasks from one client: each awaited alone, and the fastest way the system documents."""
+    sheet = Sheet("publish")
+    singles, bulk = (1_000, 5_000) if bench.quick else (3_000, 20_000)
+    for number in range(bench.rounds):
+        for system in ALL:
+            try:
+                if reason := bench.able(system):
+                    raise Failed(reason)
+                bench.fresh(system)
+                sheet.add(
+                    system.name, "single", "messages/s", singles / bench.send(system, "single", singles)
+                )
+                bench.fresh(system)
+                sheet.add(system.name, "bulk", "messages/s", bulk / bench.send(system, "fill", "empty", bulk))
+            except Failed as error:
+                sheet.add(system.name, "single", "messages/s", None, str(error))
+            report(f"publish {number + 1}/{bench.rounds} {system.name}: {sheet.last(system.name)}")
+    return sheet.figures()
