@@ -73,7 +73,7 @@ class Ledger(LedgerUpkeep):
         return self._wakeups.listening
 
     async def publish(
-        self, messages: Sequence[Message], *, connection: Connection | None = None
+        self, messages: Sequence[Message], *, connection: Connection | None = None, notify: bool = True
     ) -> list[Published]:
         """Write ``messages`` as rows, in the caller's transaction or in one of its own."""
         if not messages:
@@ -88,14 +88,14 @@ class Ledger(LedgerUpkeep):
             if each.key is None or first[(each.tenant, each.task, each.key)] == each.id
         ]
         if connection is not None:
-            holders = await self._insert(connection, new, keyed=bool(first))
+            holders = await self._insert(connection, new, keyed=bool(first), notify=notify)
         elif len(new) <= ROWS_PER_STATEMENT:
             async with self._database.acquire() as own:
-                holders = await self._insert(own, new, keyed=bool(first))
+                holders = await self._insert(own, new, keyed=bool(first), notify=notify)
         else:
             async with self._database.transaction() as own:
-                holders = await self._insert(own, new, keyed=bool(first))
-        if connection is None:
+                holders = await self._insert(own, new, keyed=bool(first), notify=notify)
+        if connection is None and notify:
             for queue in {each.queue for each in new if each.delay_seconds <= 0}:
                 self._wakeups.wake(queue)
         answers: list[Published] = []
@@ -109,14 +109,14 @@ class Ledger(LedgerUpkeep):
         return answers
 
     async def _insert(
-        self, connection: Connection, messages: Sequence[Message], *, keyed: bool
+        self, connection: Connection, messages: Sequence[Message], *, keyed: bool, notify: bool
     ) -> dict[Key, MessageId]:
         """Write the rows; returns who holds each key."""
         holders: dict[Key, MessageId] = {}
         query = _PUBLISH["publish_keyed" if keyed else "publish_unkeyed"]
         try:
             for part in _parts(messages):
-                for row in await connection.fetch(query, *rows.message_columns(part)):
+                for row in await connection.fetch(query, *rows.message_columns(part), notify):
                     if keyed:
                         holders[(row["tenant"], row["task"], row["key"])] = row["id"]
         except (asyncpg.DataError, asyncpg.StatementTooComplexError) as error:

@@ -1,15 +1,15 @@
 """The ledger's upkeep and what operators do with it: sweeps, counts, dead letters, retention."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import asyncpg
 
 from hive.broker import ledger_rows as rows
-from hive.broker.port import DeadLetter, Depth, JobView, Swept
+from hive.broker.port import DeadLetter, Depth, JobView, Swept, TenantBacklog
 from hive.broker.queries import load
-from hive.errors import Conflict
-from hive.ids import MessageId, ProcessId, QueueName, TenantId
+from hive.errors import Conflict, InvalidInput
+from hive.ids import MessageId, ProcessId, QueueName, TaskName, TenantId
 from hive.states import JobState
 from hive.store.postgres import Database
 
@@ -31,8 +31,8 @@ class LedgerUpkeep:
         self._database = database
         self._hive_crash_limit = hive_crash_limit
 
-    async def sweep(self, queues: Sequence[QueueName]) -> Swept:
-        """Promote what is due, fail what expired, bring back what was abandoned."""
+    async def sweep(self, queues: Sequence[QueueName], *, expire_leases: bool = True) -> Swept:
+        """Promote what is due, fail what expired; with ``expire_leases`` bring back what was abandoned."""
         due = expired = orphaned = failed = 0
         names = list(queues)
         if not names:
@@ -44,7 +44,7 @@ class LedgerUpkeep:
                 if moved < ROWS_PER_ROUND:
                     break
             failed += await connection.fetchval(_SWEEP["expire"], names, ROWS_PER_ROUND)
-            for _ in range(ROUNDS):
+            for _ in range(ROUNDS if expire_leases else 0):
                 row = await connection.fetchrow(
                     ABANDON_BY_LEASE, names, ROWS_PER_ROUND, self._hive_crash_limit
                 )
@@ -90,6 +90,63 @@ class LedgerUpkeep:
             running=row["running"],
             oldest_seconds=row["oldest_seconds"],
         )
+
+    async def announce(self, owner: ProcessId, slots: Mapping[QueueName, int]) -> None:
+        """Nothing to note: shares are computed from what is in flight, at each claim."""
+
+    async def pause(self, queue: QueueName) -> None:
+        """Hand out nothing more of ``queue``, in every process."""
+        async with self._database.acquire() as connection:
+            await connection.execute(_OPERATE["pause"], queue)
+
+    async def resume(self, queue: QueueName) -> None:
+        """Hand out messages of ``queue`` again, and wake whoever waits for them."""
+        async with self._database.acquire() as connection:
+            await connection.execute(_OPERATE["resume"], queue)
+
+    async def paused(self) -> frozenset[QueueName]:
+        """The queues that are paused."""
+        async with self._database.acquire() as connection:
+            return frozenset(row["queue"] for row in await connection.fetch(_OPERATE["paused"]))
+
+    async def cancel_where(
+        self,
+        *,
+        queue: QueueName | None = None,
+        tenant: TenantId | None = None,
+        task: TaskName | None = None,
+    ) -> int:
+        """Cancel what waits and flag what runs, of all that fits."""
+        if queue is None and tenant is None and task is None:
+            raise InvalidInput("filter", "none given: it would cancel everything")
+        touched = 0
+        async with self._database.acquire() as connection:
+            while True:
+                found = await connection.fetch(_OPERATE["cancellable"], queue, tenant, task, ROWS_PER_ROUND)
+                if not found:
+                    return touched
+                touched += await connection.fetchval(_OPERATE["cancel"], [row["id"] for row in found], tenant)
+
+    async def backlog(
+        self, queue: QueueName, *, after: TenantId | None = None, limit: int = 100
+    ) -> list[TenantBacklog]:
+        """What each tenant has, in the order of their ids; system work comes first."""
+        async with self._database.acquire() as connection:
+            found = await connection.fetch(_VIEWS["backlog"], queue, after, limit, COUNTED_TO)
+        return [
+            TenantBacklog(
+                tenant=row["tenant"],
+                waiting=row["waiting"],
+                running=row["running"],
+                oldest_seconds=row["oldest_seconds"],
+            )
+            for row in found
+        ]
+
+    async def position(self, id: MessageId) -> int | None:
+        """How many stand before it in its tenant's line, or None when it does not wait."""
+        async with self._database.acquire() as connection:
+            return await connection.fetchval(_VIEWS["position"], id, COUNTED_TO)
 
     async def dead_letters(
         self, *, queue: QueueName | None = None, tenant: TenantId | None = None, limit: int = 100

@@ -5,7 +5,7 @@ Time is the given clock's: a test moves leases and delays by moving the clock.
 
 import asyncio
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from typing import Final
 
@@ -29,13 +29,14 @@ from hive.broker.port import (
     Published,
     Settlement,
     Swept,
+    TenantBacklog,
     Verdict,
 )
 from hive.broker.wakeups import Wakeups
 from hive.broker.wire import decode, encode
 from hive.clock import Clock
-from hive.errors import ConfigurationError, Conflict
-from hive.ids import MessageId, ProcessId, QueueName, TenantId
+from hive.errors import ConfigurationError, Conflict, InvalidInput
+from hive.ids import MessageId, ProcessId, QueueName, TaskName, TenantId
 from hive.outcomes import Released, Retrying
 from hive.settings import Crashes
 from hive.states import TERMINAL, JobState, allowed
@@ -61,19 +62,24 @@ class Memory:
         self._keys: dict[Key, MessageId] = {}
         self._places = count(1)
         self._wakeups = Wakeups()
+        self._paused: set[QueueName] = set()
 
     async def run(self) -> None:
         """Nothing to do in the background: publishing wakes directly. Returns only by cancellation."""
         await asyncio.Event().wait()
 
     async def publish(
-        self, messages: Sequence[Message], *, connection: Connection | None = None
+        self, messages: Sequence[Message], *, connection: Connection | None = None, notify: bool = True
     ) -> list[Published]:
         """Accept ``messages``; each is copied through the wire format, as a real store would."""
         if connection is not None:
             raise ConfigurationError("a memory broker cannot publish inside a transaction")
         copies = [decode(encode(each), each.queue) for each in messages]
-        return [self._publish(each) for each in copies]
+        published = [self._publish(each) for each in copies]
+        if notify:
+            for queue in {each.queue for each in messages}:
+                self._wakeups.wake(queue)
+        return published
 
     def _publish(self, message: Message) -> Published:
         if message.id in self._records:
@@ -101,6 +107,8 @@ class Memory:
 
     async def claim(self, queue: QueueName, owner: ProcessId, limit: int) -> list[Delivery]:
         """Take up to ``limit`` messages in the order of lane, time and place."""
+        if queue in self._paused:
+            return []
         self._promote(queue)
         now = self._clock.monotonic()
         line = self._lines.get(queue, Line())
@@ -233,8 +241,8 @@ class Memory:
             touched += 1
         return touched
 
-    async def sweep(self, queues: Sequence[QueueName]) -> Swept:
-        """Promote what is due, fail what expired, bring back what was abandoned."""
+    async def sweep(self, queues: Sequence[QueueName], *, expire_leases: bool = True) -> Swept:
+        """Promote what is due, fail what expired; with ``expire_leases`` bring back what was abandoned."""
         now = self._clock.monotonic()
         wanted = set(queues)
         due = sum(self._promote(each) for each in wanted)
@@ -248,7 +256,11 @@ class Memory:
         ]
         for each in late:
             self._fail_expired(each)
-        lost = [each for each in self._running() if each.message.queue in wanted and each.lease_until < now]
+        lost = [
+            each
+            for each in self._running()
+            if expire_leases and each.message.queue in wanted and each.lease_until < now
+        ]
         failed = sum(self._abandon(each) for each in lost)
         return Swept(due=due, expired=len(lost), failed=failed + len(late))
 
@@ -292,6 +304,85 @@ class Memory:
             running=counts[2],
             oldest_seconds=max(ages, default=None),
         )
+
+    async def announce(self, owner: ProcessId, slots: Mapping[QueueName, int]) -> None:
+        """Nothing to note: shares are computed from what is in flight, at each claim."""
+
+    async def pause(self, queue: QueueName) -> None:
+        """Hand out nothing more of ``queue``."""
+        self._paused.add(queue)
+
+    async def resume(self, queue: QueueName) -> None:
+        """Hand out messages of ``queue`` again."""
+        self._paused.discard(queue)
+        self._wakeups.wake(queue)
+
+    async def paused(self) -> frozenset[QueueName]:
+        """The queues that are paused."""
+        return frozenset(self._paused)
+
+    async def cancel_where(
+        self,
+        *,
+        queue: QueueName | None = None,
+        tenant: TenantId | None = None,
+        task: TaskName | None = None,
+    ) -> int:
+        """Cancel what waits and flag what runs, of all that fits."""
+        if queue is None and tenant is None and task is None:
+            raise InvalidInput("filter", "none given: it would cancel everything")
+        return await self.cancel(
+            [
+                each.message.id
+                for each in self._records.values()
+                if queue in (None, each.message.queue)
+                and tenant in (None, each.message.tenant)
+                and task in (None, each.message.task)
+                and not each.cancel_requested
+            ]
+        )
+
+    async def backlog(
+        self, queue: QueueName, *, after: TenantId | None = None, limit: int = 100
+    ) -> list[TenantBacklog]:
+        """What each tenant has, in the order of their ids; system work comes first."""
+        now = self._clock.monotonic()
+        mine = [
+            each
+            for each in self._records.values()
+            if each.message.queue == queue
+            and each.state in (JobState.PENDING, JobState.RUNNING)
+            and (after is None or (each.message.tenant or "") > after)
+        ]
+        page: list[TenantBacklog] = []
+        for tenant in sorted({each.message.tenant for each in mine}, key=lambda each: each or "")[:limit]:
+            theirs = [each for each in mine if each.message.tenant == tenant]
+            ages = [now - each.run_at for each in theirs if each.state is JobState.PENDING]
+            page.append(
+                TenantBacklog(
+                    tenant=tenant,
+                    waiting=min(len(ages), COUNTED_TO),
+                    running=min(len(theirs) - len(ages), COUNTED_TO),
+                    oldest_seconds=max(ages, default=None),
+                )
+            )
+        return page
+
+    async def position(self, id: MessageId) -> int | None:
+        """How many stand before it in its tenant's line, or None when it does not wait."""
+        record = self._records.get(id)
+        if record is None or record.state is not JobState.PENDING:
+            return None
+        message, place = record.message, (record.run_at, record.place)
+        before = [
+            each
+            for each in self._records.values()
+            if each.state is JobState.PENDING
+            and (each.message.queue, each.message.tenant, each.message.lane)
+            == (message.queue, message.tenant, message.lane)
+            and (each.run_at, each.place) < place
+        ]
+        return min(len(before), COUNTED_TO)
 
     async def dead_letters(
         self, *, queue: QueueName | None = None, tenant: TenantId | None = None, limit: int = 100

@@ -23,9 +23,9 @@ class Faulty(Memory):
         if self.away:
             raise StoreDown("redis", "sweeping")
 
-    async def sweep(self, queues: Sequence[QueueName]) -> Swept:
+    async def sweep(self, queues: Sequence[QueueName], *, expire_leases: bool = True) -> Swept:
         self._ask()
-        return await super().sweep(queues)
+        return await super().sweep(queues, expire_leases=expire_leases)
 
     async def depth(self, queue: QueueName) -> Depth:
         self._ask()

@@ -6,6 +6,7 @@ with line as materialized (
     select job.id, job.tenant, job.resource, job.lane, job.run_at
     from hive.job as job
     where job.queue = $1 and job.state = 'pending'
+        and not exists (select from hive.paused_queue as paused where paused.queue = $1)
         and (job.expires_at is null or job.expires_at > statement_timestamp())
         and (job.resource is null or not exists (
             select from hive.job as other

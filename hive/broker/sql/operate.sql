@@ -20,6 +20,25 @@ with found as materialized (
 )
 select count(*) from found;
 
+-- name: cancellable
+-- $1 queue, $2 tenant, $3 task (null for any), $4 limit: what waits, and what runs and is not flagged yet.
+select id from hive.job
+where ($1::text is null or queue = $1) and ($2::text is null or tenant = $2) and ($3::text is null or task = $3)
+    and (state in ('scheduled', 'pending', 'retrying') or (state = 'running' and cancel_requested_at is null))
+limit $4;
+
+-- name: pause
+-- $1 queue
+insert into hive.paused_queue (queue) values ($1) on conflict do nothing;
+
+-- name: resume
+-- $1 queue
+with gone as (delete from hive.paused_queue where queue = $1 returning queue)
+select pg_notify('hive_queue_' || queue, '') from gone;
+
+-- name: paused
+select queue from hive.paused_queue;
+
 -- name: replayable
 -- $1 ids: locks them, and names for each another live holder of its key.
 select dead.id, dead.tenant, dead.task, dead.key, (

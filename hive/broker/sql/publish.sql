@@ -1,6 +1,6 @@
 -- name: publish_unkeyed
 -- moves: new -> scheduled | pending
--- Rows of one batch get run_at a microsecond apart, so that a line keeps the order of its batch. A row that
+-- $16 whether to wake the queues. Rows of one batch get run_at a microsecond apart, so that a line keeps the order of its batch. A row that
 -- exists already is the same publish said twice: left alone.
 with given as (
     select * from unnest(
@@ -24,11 +24,11 @@ with given as (
     on conflict do nothing
     returning queue, state
 )
-select pg_notify('hive_queue_' || queue, '') from (select distinct queue from put where state = 'pending') as woken;
+select pg_notify('hive_queue_' || queue, '') from (select distinct queue from put where state = 'pending' and $16::boolean) as woken;
 
 -- name: publish_keyed
 -- moves: new -> scheduled | pending
--- For a batch with at least one key. One statement decides between a new row, the one that waits, and marking the
+-- For a batch with at least one key; $16 as above. One statement decides between a new row, the one that waits, and marking the
 -- one that runs. Keys are taken in sorted order, so that two publishers cannot wait for each other.
 with given as (
     select * from unnest(
@@ -57,6 +57,6 @@ with given as (
     returning job.id, job.tenant, job.task, job.key, job.queue, job.state
 ), woken as (
     select pg_notify('hive_queue_' || queue, '')
-    from (select distinct queue from put where state = 'pending') as woken
+    from (select distinct queue from put where state = 'pending' and $16::boolean) as woken
 )
 select id, tenant, task, key, (select count(*) from woken) from put;

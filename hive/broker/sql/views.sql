@@ -14,6 +14,42 @@ select
         limit 1
      ) as oldest) as oldest_seconds;
 
+-- name: backlog
+-- $1 queue, $2 the tenant before the page or null, $3 tenants in a page, $4 where counting stops
+with recursive tenants as (
+    (select coalesce(tenant, '') as line from hive.job
+     where queue = $1 and state in ('pending', 'running') and coalesce(tenant, '') > coalesce($2::text, '-')
+        or queue = $1 and state in ('pending', 'running') and $2::text is null and tenant is null
+     order by 1 limit 1)
+    union all
+    select (select min(coalesce(job.tenant, '')) from hive.job as job
+        where job.queue = $1 and job.state in ('pending', 'running') and coalesce(job.tenant, '') > tenants.line)
+    from tenants
+    where tenants.line is not null
+), page as (select line from tenants where line is not null limit $3)
+select nullif(page.line, '') as tenant,
+    (select count(*) from (
+        select from hive.job where queue = $1 and state = 'pending' and coalesce(tenant, '') = page.line limit $4
+    ) as each) as waiting,
+    (select count(*) from (
+        select from hive.job where queue = $1 and state = 'running' and coalesce(tenant, '') = page.line limit $4
+    ) as each) as running,
+    (select greatest(0, extract(epoch from statement_timestamp() - min(run_at)))::float8 from hive.job
+     where queue = $1 and state = 'pending' and coalesce(tenant, '') = page.line) as oldest_seconds
+from page
+order by page.line;
+
+-- name: position
+-- $1 id, $2 where counting stops; null unless it waits.
+select (select count(*) from (
+    select from hive.job as before
+    where before.queue = job.queue and before.lane = job.lane and before.state = 'pending'
+        and coalesce(before.tenant, '') = coalesce(job.tenant, '') and (before.run_at, before.id) < (job.run_at, job.id)
+    limit $2
+) as each)
+from hive.job as job
+where job.id = $1 and job.state = 'pending';
+
 -- name: find
 -- $1 id
 select id, queue, task, tenant, state, lane, attempt, max_attempts, stage, done, total, error_kind, error_code,

@@ -97,6 +97,12 @@ create unique index job_resource on hive.job (coalesce(tenant, ''), resource)
 create index job_finished on hive.job (finished_at) where state in ('completed', 'cancelled');
 create index job_failed on hive.job (finished_at) where state = 'failed';
 
+-- Queues of the ledger that an operator holds back: nothing of them is handed out.
+create table hive.paused_queue (
+    queue  text primary key,
+    since  timestamptz not null default now()
+);
+
 -- One row for each failed, crashed or repeated run.
 create table hive.job_attempt (
     job                uuid not null references hive.job on delete cascade,
