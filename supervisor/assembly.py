@@ -6,10 +6,9 @@ Wiring is code, not configuration: whoever wants to know what a part is given re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hive.broker.streams import Streams
-
 from hive.broker.ledger import Ledger
 from hive.broker.port import Broker, Delivery
+from hive.broker.streams import Streams
 from hive.client import Client
 from hive.clock import Clock
 from hive.context import Context
@@ -37,6 +36,7 @@ from probes.liveness import ProbeFiles
 from probes.loop import LoopMonitor
 from probes.metrics import Metrics
 from supervisor.beat import Beat, schedules_of
+from supervisor.give_ups import GiveUps
 from supervisor.http.application import build
 from supervisor.http.backend import Backend
 from supervisor.http.roots import FileRoots
@@ -52,6 +52,7 @@ from supervisor.tree import ServiceTree
 from supervisor.watchdog import HEARTBEAT_TASK, Chain, Watchdog
 
 TENANT_CHANNEL = "hive_tenants"
+INDEXING_TICK = "check_for_indexing"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +79,7 @@ class Assembly:
     beat: Beat
     sweeper: Sweeper
     pruner: Pruner
+    give_ups: GiveUps
     watchdog: Watchdog
     health: Health
     metrics: Metrics
@@ -100,6 +102,7 @@ class Assembly:
             Service(name="loop", run=self.loop.run),
             Service(name="probes", run=self.files.run, pulse=self.files.pulse),
             Service(name="record", run=self.record.run, pulse=self.record.pulse),
+            Service(name="give_ups", run=self.give_ups.run),
             Service(name="sweeper", run=self.sweeper.run, pulse=self.sweeper.pulse, critical=True),
         ]
         return found
@@ -307,6 +310,13 @@ async def assemble(
         beat=beat,
         sweeper=Sweeper(brokers, settings.leases, clock=clock),
         pruner=_pruner(settings, ledger, clock),
+        give_ups=GiveUps(
+            client,
+            events,
+            tick=registry.get(INDEXING_TICK),
+            key=INDEXING_TICK,
+            expires_seconds=settings.beat.tick_expires_seconds,
+        ),
         watchdog=Watchdog(
             tree,
             settings.watchdog,
