@@ -10,6 +10,8 @@ Shutdown, the other way round: not ready ─▶ beat and sweeps of the leader, l
 drain to nothing. What a start has begun is ended the same way when it fails half-way.
 """
 
+import gc
+import sys
 from contextlib import AsyncExitStack
 
 import anyio
@@ -40,6 +42,9 @@ CLEAN, FATAL, GRACE_EXCEEDED = 0, 1, 4
 NEEDS_LEDGER = ("fetch_connector", "process_batch")
 """Tasks whose effects are transactional."""
 
+SWITCH_SECONDS = 0.001
+"""How long a thread that computes keeps the loop waiting. Python's own 5 ms add up."""
+
 CLOSE_SECONDS = 45.0
 """How long clients and embedded stores may take to close."""
 
@@ -50,6 +55,7 @@ async def run(settings: Settings, *, demo: bool = False) -> int:
     Raises ConfigurationError (2) or StoresMissing (3) when it cannot start.
     """
     logs.configure(settings.log)
+    sys.setswitchinterval(SWITCH_SECONDS)
     register_tasks(settings)
     verify(settings, registry, needs_ledger=NEEDS_LEDGER)
     settings = settings.model_copy(
@@ -136,6 +142,9 @@ class _Life:
         await self._check_model(hive)
         for service in (*hive.background(), *hive.pool_services(), *hive.leading()):
             tree.add(service)
+        # What stands now stands to the end: no full collection has to walk over it again, for 50 ms each.
+        gc.collect()
+        gc.freeze()
         hive.health.open()
 
     async def _bury_the_dead(self, hive: Assembly) -> None:

@@ -49,6 +49,7 @@ MAX_WAITING: Final = 32  # requests; one more is told to come back
 RETRY_AFTER_SECONDS: Final = 1
 # A pass pads every text to its longest one and holds about 0.7 kB a character: this bounds it to some 15 MB.
 PASS_CHARACTERS: Final = 20_000
+NICENESS: Final = 5  # as hive's own server: hive, which renews leases, goes first; children that crawl, last
 PR_SET_PDEATHSIG: Final = 1
 
 
@@ -326,6 +327,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = options_from(arguments)
     if not options.standalone:
         die_with_parent(parent)
+        os.nice(NICENESS)
     try:
         model = load_wordllama()
     except (ImportError, OSError, ValueError) as error:

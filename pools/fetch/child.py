@@ -8,7 +8,7 @@ import importlib
 import os
 import socket
 from collections.abc import Iterator
-from typing import cast
+from typing import Final, cast
 
 from pydantic import BaseModel, ValidationError
 
@@ -26,9 +26,13 @@ from pools.fetch.exits import OUT_OF_MEMORY_STATUS
 from pools.fetch.first_frame import expect, first_frame, quiet_standard_streams
 from pools.fetch.frames import Kind, Unpacker
 
+NICENESS: Final = 10
+"""Crawling is work in the background: on a busy machine, hive's own loop and its leases go first."""
+
 
 def main(connection: socket.socket, birth: Birth, zygote: int) -> int:
     """Run what hive asks for over ``connection``; the status to exit with."""
+    os.nice(NICENESS)
     quiet_standard_streams()
     framed, unpacker = first_frame(connection)
     try:
