@@ -1,14 +1,21 @@
 """Batches: what lies between fetching and processing, and how it is packed.
 
-The payload is JSON, compressed by zlib at its fastest level: batches live for seconds, and text shrinks to a
-quarter even so. Packing runs in a thread, since a large batch would hold the loop for a tenth of a second.
+The payload is JSON in lines, compressed by zlib at its fastest level: batches live for seconds, and text
+shrinks to a quarter even so.
+
+    {document without its chunks}
+    [[ordinal, heading, anchor, body], … at most CHUNKS_IN_LINE]
+    …
+
+Packing runs in a thread, and line by line: while a thread encodes or decodes one piece of JSON nothing else
+of Python runs, the loop included, so that a whole batch in one piece would hold it for a tenth of a second.
 """
 
 import json
 import zlib
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
 from anyio import to_thread
 
@@ -20,6 +27,7 @@ from hive.store.connection import Connection
 
 LONGEST_TITLE = 1000
 MAX_UNPACKED_BYTES = 512 * 1024 * 1024
+CHUNKS_IN_LINE: Final = 64
 
 
 class BatchUnreadable(Permanent):
@@ -57,8 +65,7 @@ async def unpack(payload: bytes) -> list[ParsedDocument]:
 def _pack(documents: Sequence[ParsedDocument], max_bytes: int) -> Packing:
     if not documents:
         return Packing(batches=(), oversize=())
-    text = json.dumps([asdict(document) for document in documents], separators=(",", ":"))
-    payload = zlib.compress(text.encode(), 1)
+    payload = _compressed(documents)
     if len(payload) <= max_bytes:
         return Packing(batches=(Packed(payload=payload, documents=len(documents)),), oversize=())
     if len(documents) == 1:
@@ -68,18 +75,59 @@ def _pack(documents: Sequence[ParsedDocument], max_bytes: int) -> Packing:
     return Packing(batches=(*first.batches, *second.batches), oversize=(*first.oversize, *second.oversize))
 
 
+def _compressed(documents: Sequence[ParsedDocument]) -> bytes:
+    deflater = zlib.compressobj(1)
+    parts = [deflater.compress(line) for line in _lines(documents)]
+    return b"".join([*parts, deflater.flush()])
+
+
+def _lines(documents: Sequence[ParsedDocument]) -> Iterator[bytes]:
+    for document in documents:
+        yield _line(
+            {
+                "source_id": document.source_id,
+                "title": document.title,
+                "link": document.link,
+                "revision": document.revision,
+                "content_hash": document.content_hash,
+                "source_state": document.source_state,
+                "metadata": document.metadata,
+            }
+        )
+        for at in range(0, len(document.chunks), CHUNKS_IN_LINE):
+            some = document.chunks[at : at + CHUNKS_IN_LINE]
+            yield _line([(chunk.ordinal, chunk.heading, chunk.anchor, chunk.body) for chunk in some])
+
+
+def _line(value: object) -> bytes:
+    # Lone surrogates, which UTF-8 has no bytes for, become question marks.
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return text.encode(errors="replace") + b"\n"
+
+
 def _unpack(payload: bytes) -> list[ParsedDocument]:
     inflater = zlib.decompressobj()
     try:
         text = inflater.decompress(payload, MAX_UNPACKED_BYTES)
         if not inflater.eof:
             raise BatchUnreadable(f"the batch is cut off, or larger than {MAX_UNPACKED_BYTES} bytes")
-        return [_document(entry) for entry in json.loads(text)]
+        documents: list[ParsedDocument] = []
+        chunks: list[Chunk] = []
+        for line in filter(None, text.split(b"\n")):
+            value = json.loads(line)
+            if isinstance(value, dict):
+                chunks = []
+                documents.append(_document(value, chunks))
+            else:
+                chunks += [_chunk(row) for row in value]
     except (zlib.error, ValueError, KeyError, TypeError) as error:
         raise BatchUnreadable(f"the batch cannot be unpacked: {error}") from error
+    if not documents:
+        raise BatchUnreadable("there is nothing in the batch")
+    return documents
 
 
-def _document(entry: dict[str, Any]) -> ParsedDocument:
+def _document(entry: dict[str, Any], chunks: Sequence[Chunk]) -> ParsedDocument:
     return ParsedDocument(
         source_id=clean(entry["source_id"]),
         title=clean(entry["title"], LONGEST_TITLE),
@@ -88,16 +136,13 @@ def _document(entry: dict[str, Any]) -> ParsedDocument:
         content_hash=entry["content_hash"],
         source_state=clean_json(entry["source_state"]),
         metadata=clean_json(entry["metadata"]),
-        chunks=[
-            Chunk(
-                ordinal=chunk["ordinal"],
-                heading=clean(chunk["heading"]),
-                anchor=clean(chunk["anchor"]),
-                body=clean(chunk["body"]),
-            )
-            for chunk in entry["chunks"]
-        ],
+        chunks=chunks,
     )
+
+
+def _chunk(row: Sequence[Any]) -> Chunk:
+    ordinal, heading, anchor, body = row
+    return Chunk(ordinal=ordinal, heading=clean(heading), anchor=clean(anchor), body=clean(body))
 
 
 async def insert(connection: Connection, attempt: AttemptId, number: int, batch: Packed) -> BatchId:

@@ -41,6 +41,10 @@ from pools.fetch.frames import Json
 MOST_FAILURES: Final = 500  # in one batch; a folder of broken files must not pile up in the child
 SIGN_OF_LIFE_SECONDS: Final = 1.0
 LARGEST_REVISION: Final = 2**63 - 1  # a Postgres bigint
+LARGEST_DOCUMENT: Final = 4
+"""In sizes of a batch. Stored batches are compressed, and text shrinks to a quarter: what is larger than this
+does not fit into one, or would fill hive's memory when it is unpacked."""
+LARGEST_HEAD_BYTES: Final = 1024 * 1024  # of a document without its chunks, which hive decodes in one go
 
 
 class Crawl:
@@ -139,6 +143,7 @@ class Crawl:
     async def _add(self, document: SourceDocument) -> None:
         try:
             encoded = EncodedDocument(self._parsed(document))
+            self._check_size(encoded)
         except MemoryError:
             raise
         except _Refused as refused:
@@ -153,6 +158,13 @@ class Crawl:
             await self._flush()
         self._documents.append(encoded)
         self._bytes += encoded.size
+
+    def _check_size(self, encoded: EncodedDocument) -> None:
+        limit = LARGEST_DOCUMENT * self._request.batch_bytes
+        if encoded.size > limit:
+            raise _Refused("too_large", f"its text takes {encoded.size} bytes, and {limit} is the most")
+        if len(encoded.frames[0]) > LARGEST_HEAD_BYTES:
+            raise _Refused("too_large", f"its title and metadata take more than {LARGEST_HEAD_BYTES} bytes")
 
     def _parsed(self, document: SourceDocument) -> ParsedDocument:
         sections = [

@@ -66,6 +66,22 @@ async def test_a_batch_is_bounded_in_bytes() -> None:
     assert [len(frame.documents) for frame in frames if isinstance(frame, BatchReady)] == [2, 2]
 
 
+async def test_a_document_larger_than_any_batch_is_told_and_the_rest_goes_on() -> None:
+    large = "word " * 100_000
+    async with warm() as hive:
+        frames = await hive.frames(
+            ["documents", 1, large], ["documents", 1, "short"], batch_bytes=len(large) // 5
+        )
+        fits = await hive.frames(["documents", 1, large], batch_bytes=len(large) // 3)
+    batch = frames[0]
+    assert isinstance(batch, BatchReady)
+    assert [failure.code for failure in batch.failures] == ["too_large"]
+    assert [document.chunks[0].body for document in batch.documents] == ["short"]
+    assert frames[1:] == [FetchDone(complete=True)]
+    assert isinstance(fits[0], BatchReady)
+    assert [len(fits[0].documents), len(fits[0].failures)] == [1, 0]
+
+
 async def test_one_bad_document_is_no_other_documents_trouble() -> None:
     async with warm() as hive:
         frames = await hive.frames(["nasty"], ["failure", "told"], ["checkpoint", 1])

@@ -1,5 +1,6 @@
 """The small values of ingestion: versions, cleaning, packing, fusing, snippets, reasons to wait."""
 
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -71,6 +72,20 @@ async def test_a_batch_comes_back_as_it_went() -> None:
 def noise_of(length: int, seed: int) -> str:
     """Text that does not compress well."""
     return "".join(chr(33 + (seed + at * at * 31) % 50_000) for at in range(length))
+
+
+async def test_a_document_of_many_chunks_comes_back_whole_and_clean() -> None:
+    whole = replace(
+        document("long"),
+        chunks=[Chunk(ordinal=at, heading=f"h{at}", anchor="", body=f"line\n{at}\r") for at in range(1000)],
+        source_state={"nested": ["\u2028", 1.5, None]},
+    )
+    dirty = replace(document("dirty\x00", "a\ud800b"), metadata={"k\x00": "v\ud800"})
+    packing = await pack([whole, dirty, document("last")], max_bytes=10**6)
+    back = await unpack(packing.batches[0].payload)
+    assert back[0] == whole
+    assert (back[1].source_id, back[1].chunks[0].body, back[1].metadata) == ("dirty", "a?b", {"k": "v?"})
+    assert back[2] == document("last")
 
 
 async def test_what_does_not_fit_in_one_batch_goes_into_several() -> None:
