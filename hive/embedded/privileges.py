@@ -8,6 +8,10 @@ are never changed; the server keeps one capability instead, the weakest that ser
 * CAP_DAC_OVERRIDE where the first is not to be had (Docker's default set) or the program may be run by its
   owner alone (a virtual environment made under umask 077).
 
+``access(2)`` answers for the real user and forgets capabilities when that is not root, unless the process is
+told by a secure bit not to adjust them to the user. ``initdb`` looks for ``postgres`` that way: without the
+bit it finds nothing in a folder that only the capability opens.
+
 hive's role in the database is no superuser, so SQL cannot use that capability to read files.
 """
 
@@ -24,6 +28,7 @@ _CAP_DAC_OVERRIDE = 1
 _CAP_DAC_READ_SEARCH = 2
 _CAP_SETGID = 6
 _CAP_SETUID = 7
+_CAP_SETPCAP = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +89,8 @@ def launch_command(
     kept = "-all" if capability is None else f"-all,+{capability}"
     for kind in ("inh-caps", "ambient-caps", "bounding-set"):
         command.append(f"--{kind}={kept}")
+    if capability is not None and _holds(_CAP_SETPCAP):
+        command.append("--securebits=+no_setuid_fixup")
     return [*command, "--"]
 
 

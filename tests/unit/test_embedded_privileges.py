@@ -1,6 +1,8 @@
 """What an embedded server is allowed: no more than it needs to reach its files."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -46,6 +48,19 @@ def test_out_of_reach_the_weakest_one_serves(program: Path, monkeypatch: pytest.
     allow(monkeypatch)
     with pytest.raises(ConfigurationError, match="cannot reach"):
         command(program)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root hands capabilities on")
+@pytest.mark.parametrize("mode", [0o755, 0o700])
+def test_what_the_capability_opens_access_finds_too(program: Path, mode: int) -> None:
+    """initdb asks ``access(2)`` for its ``postgres``; a clone under /root could create no cluster."""
+    program.parent.chmod(0o700)
+    program.chmod(mode)
+    identity = Identity(name="daemon", uid=1, gid=1)
+    launcher = launch_command(identity, death_signal="INT", program=program, walks_to=(Path(sys.executable),))
+    asks = "import os, sys; sys.exit(0 if os.geteuid() == 1 and os.access(sys.argv[1], os.X_OK) else 9)"
+    done = subprocess.run([*launcher, sys.executable, "-I", "-c", asks, program], check=False, timeout=30)
+    assert done.returncode == 0
 
 
 def test_a_program_for_its_owner_alone_needs_the_stronger_one(
