@@ -218,7 +218,9 @@ async def test_a_stale_pid_file_does_not_block(state_dir: Path, content: str) ->
     async with running(state_dir):
         pass
     (state_dir / "postgres" / "data" / "postmaster.pid").write_text(content)
-    (state_dir / "postgres" / "run" / ".s.PGSQL.5432.lock").write_text(f"{os.getppid()}\n")
+    sockets = StoreFolder(state_dir, "postgres").socket_folder()  # elsewhere, if the path is long
+    sockets.mkdir(mode=0o700, exist_ok=True)
+    (sockets / ".s.PGSQL.5432.lock").write_text(f"{os.getppid()}\n")
     async with running(state_dir) as server:
         assert await query(server.dsn, "select 1") == 1
 
