@@ -15,6 +15,15 @@ log = structlog.get_logger(__name__)
 
 RELEASE_SECONDS = 5.0
 
+BROKEN: tuple[type[BaseException], ...] = (
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    OSError,
+    TimeoutError,
+)
+"""Whatever asyncpg raises when a connection cannot be put in order again."""
+
 
 class Borrowed:
     """A borrowed connection as the rest of hive sees it: errors of the connection kind arrive as StoreDown.
@@ -109,7 +118,7 @@ class Borrowed:
                 async with asyncio.timeout(RELEASE_SECONDS):
                     await self._raw.execute(undo)
                 undone = True
-            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
+            except BROKEN:
                 log.debug("postgres.connection_cut")
             finally:
                 if not undone:

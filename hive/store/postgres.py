@@ -25,7 +25,7 @@ from hive.events import Events, StoreChanged
 from hive.ids import TenantId
 from hive.settings import Postgres
 from hive.store.address import describe
-from hive.store.borrowed import RELEASE_SECONDS, Borrowed
+from hive.store.borrowed import BROKEN, RELEASE_SECONDS, Borrowed
 from hive.store.codecs import teach_json, teach_vectors
 from hive.store.connection import Connection
 from hive.tenancy import EXTENSION_SCHEMA, SHARED_SCHEMA, search_path_of
@@ -213,7 +213,7 @@ class Database:
             try:
                 async with asyncio.timeout(RELEASE_SECONDS):
                     await pool.close()
-            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
+            except BROKEN:
                 pool.terminate()
 
     @contextmanager
@@ -228,6 +228,11 @@ class Database:
             if "closed" not in str(error) and "released" not in str(error):
                 raise
             raise StoreDown(STORE, doing, "the connection was lost") from error
+        except asyncpg.InternalClientError as error:
+            # The server has said goodbye to an idle connection, whose end is not here yet.
+            if "cannot switch to state" not in str(error):
+                raise
+            raise StoreDown(STORE, doing, "the connection was ended") from error
 
     async def _connect_directly(self) -> Any:
         try:
@@ -289,7 +294,7 @@ class Database:
                     await pool.release(raw, timeout=RELEASE_SECONDS)
                 else:
                     raw.terminate()
-            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
+            except BROKEN:
                 # The body's outcome stands; the pool makes a new connection for the next borrower.
                 log.debug("postgres.connection_dropped")
 

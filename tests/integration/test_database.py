@@ -2,11 +2,13 @@
 
 import asyncio
 import random
+import struct
 import uuid
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
@@ -267,6 +269,60 @@ async def test_a_connection_cut_by_the_server_is_a_store_down_and_replaced(datab
         async with database.acquire() as connection:
             await connection.fetchval("select pg_terminate_backend(pg_backend_pid())")
     await database.ping()
+
+
+def say_goodbye(protocol: Any) -> None:
+    """What a server that shuts down, or pg_terminate_backend, sends to an idle connection before its end."""
+    fields = b"SFATAL\0VFATAL\0C57P01\0Mterminating connection due to administrator command\0\0"
+    protocol.data_received(b"E" + struct.pack("!I", len(fields) + 4) + fields)
+
+
+@pytest.mark.parametrize("way", ["acquire", "transaction"])
+async def test_a_goodbye_between_two_statements_is_a_store_down(postgres_dsn: str, way: str) -> None:
+    database = await Database.open(postgres_dsn, settings=Postgres(pool_size=1))
+    with suppress(StoreDown):
+        async with getattr(database, way)() as connection:
+            await connection.fetchval("select 1")
+            say_goodbye(connection._raw._protocol)
+            with pytest.raises(StoreDown):
+                await connection.fetchval("select $1::int", 1)
+    await database.ping()
+    await database.close()
+
+
+async def test_a_goodbye_before_the_commit_is_a_store_down(postgres_dsn: str) -> None:
+    database = await Database.open(postgres_dsn, settings=Postgres(pool_size=1))
+    with pytest.raises(StoreDown, match="committing"):  # noqa: PT012 - it is the end that raises
+        async with database.transaction() as connection:
+            await connection.fetchval("select 1")
+            say_goodbye(connection._raw._protocol)
+    await database.ping()
+    await database.close()
+
+
+@pytest.mark.parametrize("way", ["acquire", "transaction"])
+async def test_a_goodbye_while_nobody_borrows_costs_one_call_at_most(postgres_dsn: str, way: str) -> None:
+    database = await Database.open(postgres_dsn, settings=Postgres(pool_size=1))
+    async with getattr(database, way)() as connection:
+        await connection.fetchval("select 1")
+        protocol = connection._raw._protocol
+    say_goodbye(protocol)
+    with pytest.raises(StoreDown):
+        async with getattr(database, way)() as connection:
+            await connection.fetchval("select 1")
+    await database.ping()
+    await database.close()
+
+
+@pytest.mark.parametrize("way", ["acquire", "transaction"])
+async def test_a_goodbye_does_not_hide_the_error_of_the_body(postgres_dsn: str, way: str) -> None:
+    database = await Database.open(postgres_dsn, settings=Postgres(pool_size=1))
+    with pytest.raises(ZeroDivisionError):  # noqa: PT012 - the way out is what is tested
+        async with getattr(database, way)() as connection:
+            say_goodbye(connection._raw._protocol)
+            raise ZeroDivisionError
+    await database.ping()
+    await database.close()
 
 
 @asynccontextmanager
