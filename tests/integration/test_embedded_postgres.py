@@ -15,6 +15,7 @@ import pytest
 
 from hive.embedded import EmbeddedPostgres, EmbeddedValkey
 from hive.embedded.binaries import postgres_programs
+from hive.embedded.folder import StoreFolder
 from hive.errors import ConfigurationError, Conflict, StoreDown, StoresMissing
 from hive.settings import Embedded, Redis
 from hive.store.redis import RedisStore
