@@ -36,6 +36,7 @@ from probes.liveness import ProbeFiles
 from probes.loop import LoopMonitor
 from probes.metrics import Metrics
 from supervisor.beat import Beat, schedules_of
+from supervisor.gauges import add_gauges
 from supervisor.give_ups import GiveUps
 from supervisor.http.application import build
 from supervisor.http.backend import Backend
@@ -265,7 +266,7 @@ async def assemble(
     metrics = Metrics(clock)
     metrics.wire(events)
     loop = LoopMonitor(settings.probes, events)
-    _add_gauges(metrics, pools, loop)
+    add_gauges(metrics, pools, loop)
     backend = Backend(
         settings=settings,
         database=database,
@@ -405,30 +406,3 @@ def _chain(
 
 def _consuming(name: str, pool: WorkerPool) -> Callable[[], str | None]:
     return lambda: None if pool.ready else f"pool {name} does not consume"
-
-
-def _add_gauges(metrics: Metrics, pools: Mapping[str, WorkerPool], loop: LoopMonitor) -> None:
-    metrics.gauge(
-        "pool_slots",
-        "Slots of a pool.",
-        ("pool",),
-        lambda: {(name,): float(pool.slots.total) for name, pool in pools.items()},
-    )
-    metrics.gauge(
-        "pool_slots_busy",
-        "Slots in use.",
-        ("pool",),
-        lambda: {(name,): float(pool.slots.in_use) for name, pool in pools.items()},
-    )
-    metrics.gauge(
-        "pool_slots_lost",
-        "Slots written off: their handlers cannot be ended.",
-        ("pool",),
-        lambda: {(name,): float(pool.slots.written_off) for name, pool in pools.items()},
-    )
-    metrics.gauge(
-        "loop_lag_seconds",
-        "Lag of the event loop over the last minute.",
-        ("quantile",),
-        lambda: {("0.5",): loop.p50_seconds, ("0.99",): loop.p99_seconds, ("1",): loop.worst_seconds},
-    )
