@@ -1,7 +1,8 @@
 """The entry point. It only dispatches: what must be fast does not pay for what it does not use.
 
 `hive probe` runs every few seconds inside every container: it uses the standard library alone and must answer
-within 100 ms, so neither click nor hive is imported on its way.
+within 100 ms, so neither click nor hive is imported on its way. `hive run` lives for months, and need not
+hold click all the while.
 """
 
 import sys
@@ -17,6 +18,12 @@ def main() -> None:
     from supervisor.reaper import become_init_if_first
 
     become_init_if_first()
+    if arguments[:1] == ["run"]:
+        from supervisor import start
+
+        options = start.plain(arguments[1:])
+        if options is not None:
+            sys.exit(start.run(options))
     from supervisor.cli.application import run
 
     sys.exit(run(arguments))

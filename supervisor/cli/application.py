@@ -9,8 +9,8 @@ from supervisor.cli.connectors import connector
 from supervisor.cli.dead import dead
 from supervisor.cli.failure import CommandFailed
 from supervisor.cli.jobs import enqueue, jobs
-from supervisor.cli.output import clean
 from supervisor.cli.overview import drain, pools, queues, services
+from supervisor.cli.plain_text import clean
 from supervisor.cli.running import check, model_server, probe, run_hive
 from supervisor.cli.search import search
 from supervisor.cli.stores import backup, migrate

@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from supervisor.cli.plain_text import clean
+
 Row = Mapping[str, Any]
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 
@@ -63,13 +65,6 @@ def shown(value: object) -> str:
             return json.dumps(value, ensure_ascii=False)
         case _:
             return str(value)
-
-
-def clean(text: str) -> str:
-    """Without control characters: a document's title must not be able to drive the terminal."""
-    if text.isprintable():
-        return text
-    return "".join(each if each.isprintable() or each == "\n" else " " for each in text)
 
 
 def _print_table(rows: Sequence[Row], columns: Sequence[str]) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from supervisor.cli.output import clean
+from supervisor.cli.plain_text import clean
 
 
 class Bar:

@@ -31,14 +31,9 @@ def run_hive(place: Place, demo: bool) -> int:
       hive run --state /var/lib/hive --port 9000
       HIVE_POSTGRES__DSN=postgresql://… HIVE_REDIS__URL=redis://… hive run --config hive.toml
     """
-    import asyncio
+    from supervisor.start import serve
 
-    from hive.config_file import load
-    from supervisor.lifecycle import run
-
-    with hive_errors():
-        settings = load(place.config, overrides=place.overrides())
-        return asyncio.run(run(settings, demo=demo))
+    return serve(place, demo=demo)
 
 
 @click.command()

@@ -4,8 +4,9 @@ import click
 
 from supervisor.cli.api import Api
 from supervisor.cli.options import as_json, placed_in_tenant
-from supervisor.cli.output import clean, note, print_json
+from supervisor.cli.output import note, print_json
 from supervisor.cli.place import Place
+from supervisor.cli.plain_text import clean
 
 
 @click.command()
