@@ -6,19 +6,22 @@ they no longer match. Statements that serve many deliveries at once skip locked 
 ``transaction()`` holds its own row, and must not hold up its neighbours' renewals.
 """
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections import Counter
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import asyncpg
 import structlog
 
 from hive.broker import ledger_rows as rows
+from hive.broker.deadlocks import again_after_deadlock
+from hive.broker.ledger_claims import Claims
 from hive.broker.ledger_upkeep import LedgerUpkeep
 from hive.broker.ledger_wakeups import LedgerWakeups
 from hive.broker.port import BrokerKind, Delivery, Message, Published, Settlement, Verdict
 from hive.broker.queries import load
-from hive.errors import InvalidInput, LeaseLost, StoreDown
+from hive.errors import InvalidInput, LeaseLost, QueueFull
 from hive.events import Events
 from hive.ids import MessageId, ProcessId, QueueName, TaskName, TenantId
 from hive.outcomes import Completed
@@ -30,6 +33,7 @@ log = structlog.get_logger(__name__)
 
 _PUBLISH: Final = load("publish")
 _DELIVERY: Final = load("delivery")
+_VIEWS: Final = load("views")
 SETTLE: Final = load("settle")["settle"]
 # For the few rows that somebody else's transaction holds: a caller's that marked them to run again, say.
 SETTLE_WAITING: Final = SETTLE.replace("for update skip locked", "for update")
@@ -43,7 +47,9 @@ class Ledger(LedgerUpkeep):
     """The broker contract over Postgres; see ``hive.broker.port`` for what each method promises.
 
     ``lease_seconds``: how long a claim holds without a renewal, by Postgres' clock. ``crashes``: how many
-    deaths of its child, or of hive, a job may cause. ``run()`` is its background service.
+    deaths of its child, or of hive, a job may cause. ``max_depth``: how many messages may wait in a queue,
+    due or not, before this process refuses to publish more; two that publish at once can pass it by what they
+    send. ``run()`` is its background service.
     """
 
     kind = BrokerKind.LEDGER
@@ -54,14 +60,16 @@ class Ledger(LedgerUpkeep):
         *,
         lease_seconds: float = 60.0,
         crashes: Crashes | None = None,
+        max_depth: Mapping[QueueName, int] | None = None,
         events: Events | None = None,
     ) -> None:
         del events
+        self._max_depth = dict(max_depth or {})
         self._crashes = crashes or Crashes()
         super().__init__(database, hive_crash_limit=self._crashes.hive_limit)
-        self._database = database
         self.lease_seconds = lease_seconds
         self._wakeups = LedgerWakeups(database)
+        self._claims = Claims(lease_seconds)
 
     async def run(self) -> None:
         """Listen for wake-ups until cancelled; rides out outages. Without it, ``wait`` polls."""
@@ -111,7 +119,9 @@ class Ledger(LedgerUpkeep):
     async def _insert(
         self, connection: Connection, messages: Sequence[Message], *, keyed: bool, notify: bool
     ) -> dict[Key, MessageId]:
-        """Write the rows; returns who holds each key."""
+        """Write the rows; returns who holds each key. Raises QueueFull before it writes any."""
+        if self._max_depth:
+            await self._refuse_when_full(connection, messages)
         holders: dict[Key, MessageId] = {}
         query = _PUBLISH["publish_keyed" if keyed else "publish_unkeyed"]
         try:
@@ -123,17 +133,24 @@ class Ledger(LedgerUpkeep):
             raise InvalidInput("args", f"Postgres cannot store them: {error}") from error
         return holders
 
+    async def _refuse_when_full(self, connection: Connection, messages: Sequence[Message]) -> None:
+        sent = Counter(each.queue for each in messages if each.queue in self._max_depth)
+        if not sent:
+            return
+        room = {queue: max(0, self._max_depth[queue] + 1 - count) for queue, count in sent.items()}
+        for row in await connection.fetch(_VIEWS["waiting"], list(room), list(room.values())):
+            if row["waiting"] >= room[row["queue"]]:
+                raise QueueFull(
+                    f"queue {row['queue']} holds its most, {self._max_depth[row['queue']]} messages",
+                    remedy="wait until some are done, or raise its limit",
+                )
+
     async def claim(self, queue: QueueName, owner: ProcessId, limit: int) -> list[Delivery]:
-        """Take up to ``limit`` rows in the order of lane, time and id."""
+        """Take up to ``limit`` rows: lanes six to three to one, tenants by what they have in flight."""
         if limit <= 0:
             return []
-        try:
-            async with self._database.acquire() as connection:
-                found = await connection.fetch(_DELIVERY["claim"], queue, owner, limit, self.lease_seconds)
-        except asyncpg.UniqueViolationError:
-            # Another claim took a message with the same resource at the same moment: look again later.
-            return []
-        return [rows.delivery_of(row, queue, owner) for row in found]
+        async with self._database.acquire() as connection:
+            return await self._claims.take(connection, queue, owner, limit)
 
     async def wait(self, queue: QueueName, timeout_seconds: float) -> None:
         """Return on a notification, or after the slow poll's period at the latest."""
@@ -188,7 +205,7 @@ class Ledger(LedgerUpkeep):
         verdicts: dict[tuple[MessageId, int], Verdict] = {}
         for part in _parts(settlements):
             columns = (*rows.settlement_columns(part), self._crashes.child_limit)
-            for row in await _again_after_deadlock(lambda given=columns: connection.fetch(query, *given)):
+            for row in await again_after_deadlock(lambda given=columns: connection.fetch(query, *given)):
                 verdicts[(row["id"], row["fence"])] = Verdict(row["verdict"])
         return verdicts
 
@@ -232,13 +249,3 @@ class Ledger(LedgerUpkeep):
 
 def _parts(items: Sequence[T]) -> list[Sequence[T]]:
     return [items[at : at + ROWS_PER_STATEMENT] for at in range(0, len(items), ROWS_PER_STATEMENT)]
-
-
-async def _again_after_deadlock(call: Callable[[], Any]) -> Any:
-    """A caller's transaction may mark rows to run again in another order than they are settled in."""
-    for _ in range(3):
-        try:
-            return await call()
-        except asyncpg.DeadlockDetectedError:
-            log.warning("ledger.deadlock")
-    raise StoreDown("postgres", "settling", "deadlocked three times in a row")

@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 import pytest
 
-from carriers import LedgerHarness, StreamsHarness
+from carriers import StreamsHarness
 from hive.embedded import EmbeddedValkey
 from hive.errors import StoreDown
 from hive.settings import Embedded, Postgres, Redis
@@ -21,7 +21,10 @@ from hive.store.postgres import Database
 from hive.store.redis import RedisStore
 from hive.store.schema import revisions
 from hive.testing.broker_contract import BrokerContract
+from hive.testing.fairness_contract import FairnessContract
+from hive.testing.operations_contract import OperationsContract
 from hive.testing.transaction_contract import TransactionContract
+from ledger_harness import LedgerHarness
 
 PROGRAMS = Path("/usr/lib/postgresql/15/bin")
 
@@ -129,6 +132,14 @@ class OnPostgres15:
 
 
 class TestLedgerOnPostgres15(OnPostgres15, BrokerContract):
+    pass
+
+
+class TestOperationsOnPostgres15(OnPostgres15, OperationsContract):
+    pass
+
+
+class TestFairnessOnPostgres15(OnPostgres15, FairnessContract):
     pass
 
 

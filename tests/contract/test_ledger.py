@@ -8,7 +8,6 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from carriers import LedgerHarness
 from hive.broker.port import Settlement, Verdict
 from hive.ids import ProcessId, QueueName, TenantId, new_process_id
 from hive.outcomes import Completed, ErrorKind, ErrorRecord, ExitDetail, Failed, Released, Retrying
@@ -17,8 +16,11 @@ from hive.states import JobState
 from hive.store.postgres import Database
 from hive.testing.broker_contract import BrokerContract
 from hive.testing.broker_machine import BrokerMachine
+from hive.testing.fairness_contract import FairnessContract
 from hive.testing.harness import QUEUE, message
+from hive.testing.operations_contract import OperationsContract
 from hive.testing.transaction_contract import TransactionContract
+from ledger_harness import LedgerHarness
 
 ERROR = ErrorRecord(kind=ErrorKind.PERMANENT, code="ValueError", summary="it did not work")
 
@@ -36,6 +38,14 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 class TestLedger(BrokerContract):
+    pass
+
+
+class TestLedgerOperations(OperationsContract):
+    pass
+
+
+class TestLedgerFairness(FairnessContract):
     pass
 
 
@@ -156,14 +166,6 @@ class TestLedgerAlone:
         assert {each.id for each in await harness.ledger.jobs()} == {done.id, failed.id, running.id}
         await harness.pass_time(86_400 * 31)
         assert await harness.ledger.prune(completed_hours=24, failed_days=30) == 2
-
-    async def test_one_resource_runs_once(self, harness: LedgerHarness) -> None:
-        await harness.ledger.publish([message(resource="r") for _ in range(3)] + [message()])
-        got = await harness.ledger.claim(QUEUE, self.me, 10)
-        assert [each.resource for each in got] == ["r", None]
-        assert await harness.ledger.claim(QUEUE, self.me, 10) == []
-        await harness.ledger.settle([Settlement(delivery=got[0], outcome=Completed())])
-        assert len(await harness.ledger.claim(QUEUE, self.me, 10)) == 1
 
     async def test_a_settle_waits_only_for_its_own_row(self, harness: LedgerHarness) -> None:
         await harness.ledger.publish([message(key="k"), message()])

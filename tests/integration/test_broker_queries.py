@@ -3,18 +3,22 @@
 import pytest
 
 from hive.broker.ledger import SETTLE_WAITING
+from hive.broker.ledger_operations import CANCEL_LINE, CANCEL_QUEUE, CANCEL_TASK
 from hive.broker.ledger_upkeep import ABANDON_BY_LEASE, ABANDON_BY_OWNER
 from hive.broker.queries import load
 from hive.store.postgres import Database
 
-FILES = ("publish", "delivery", "settle", "sweep", "operate", "views", "stream")
-PIECES = {"lost_by_lease", "lost_by_owner", "abandon"}
+FILES = ("publish", "delivery", "settle", "sweep", "operate", "retention", "views", "stream")
+PIECES = {"lost_by_lease", "lost_by_owner", "abandon", "of_line", "of_queue", "of_task", "cancel_found"}
 QUERIES = {
     f"{file}.{name}": query for file in FILES for name, query in load(file).items() if name not in PIECES
 } | {
     "settle.waiting": SETTLE_WAITING,
     "sweep.abandon_by_lease": ABANDON_BY_LEASE,
     "sweep.abandon_by_owner": ABANDON_BY_OWNER,
+    "operate.cancel_line": CANCEL_LINE,
+    "operate.cancel_queue": CANCEL_QUEUE,
+    "operate.cancel_task": CANCEL_TASK,
 }
 
 
@@ -34,10 +38,13 @@ async def test_a_claim_reads_the_line_in_order(database: Database) -> None:
         await connection.execute("analyze hive.job")
         await connection.execute(f"prepare it as {QUERIES['delivery.claim']}")
         rows = await connection.fetch(
-            "explain execute it ('work', '00000000-0000-0000-0000-000000000001', 50, 60)"
+            "explain execute it ('work', '00000000-0000-0000-0000-000000000001', 50, 60, '{30,15,5}',"
+            " '{\"\",\"\",\"\"}', 200, false)"
         )
     plan = "\n".join(row["QUERY PLAN"] for row in rows)
-    line = plan[plan.index("CTE line") : plan.index("CTE claimed")]
-    assert "job_line" in line
-    assert "Sort" not in line
+    for part in ("ahead", "behind", "found"):
+        lines = plan[plan.index(f"CTE {part}\n") :]
+        lines = lines[: lines.index("\n  CTE ")]
+        assert "Index Scan using job_line" in lines, part
+        assert "Sort" not in lines, part
     assert "Seq Scan on job" not in plan

@@ -1,26 +1,126 @@
 -- name: claim
 -- moves: pending -> running
--- $1 queue, $2 owner, $3 limit, $4 lease in seconds. Of messages that share a resource only one is taken, and
--- none while another of them runs.
-with line as materialized (
-    select job.id, job.tenant, job.resource, job.lane, job.run_at
-    from hive.job as job
-    where job.queue = $1 and job.state = 'pending'
-        and not exists (select from hive.paused_queue as paused where paused.queue = $1)
-        and (job.expires_at is null or job.expires_at > statement_timestamp())
-        and (job.resource is null or not exists (
-            select from hive.job as other
-            where other.state = 'running' and other.resource = job.resource
-                and coalesce(other.tenant, '') = coalesce(job.tenant, '')
-        ))
-    order by job.lane, job.run_at, job.id
-    limit $3
-    for update of job skip locked
-), taken as (
-    select id from line where resource is null
+-- $1 queue, $2 owner, $3 limit, $4 lease in seconds, $5 each lane's part of the limit, $6 each lane's cursor: the
+-- tenant ('' for system work) that was served last, $7 how many tenants are looked at, $8 whether to go past the
+-- level below. Returns a row for each one taken, or one without an id; in all of them stand `more`, whether another
+-- pass may find what this one left, and `ends`, for each lane with more tenants than were looked at the last of those.
+--
+-- Tenants are walked in a ring from the cursor by the line's index, one probe each, so that what waits behind
+-- them costs nothing. Where there are several, what each may take is what levels their loads (cost in flight by
+-- weight), and of what was found the least loaded is taken first. A window function over all that waits would
+-- be exact as well, and took 75 times as long with a million rows.
+with recursive lanes(lane, part, cursor) as (
+    select ordinality::smallint - 1, part, cursor
+    from unnest($5::integer[], $6::text[]) with ordinality as lanes(part, cursor, ordinality)
+    where not exists (select from hive.paused_queue as paused where paused.queue = $1)
+), ahead(lane, step, line, cost) as (
+    select lane, 0, cursor, 0 from lanes
     union all
-    (select distinct on (coalesce(tenant, ''), resource) id from line where resource is not null
-     order by coalesce(tenant, ''), resource, lane, run_at, id)
+    select ahead.lane, ahead.step + 1, next.line, next.cost
+    from ahead cross join lateral (
+        select coalesce(job.tenant, '') as line, job.cost from hive.job as job
+        where job.queue = $1 and job.state = 'pending' and job.lane = ahead.lane
+            and coalesce(job.tenant, '') > ahead.line
+        order by coalesce(job.tenant, ''), job.run_at, job.id
+        limit 1
+    ) as next
+    where ahead.step < $7::integer
+), behind(lane, step, line, cost, cursor) as (
+    select lanes.lane, 1, next.line, next.cost, lanes.cursor
+    from lanes cross join lateral (
+        select coalesce(job.tenant, '') as line, job.cost from hive.job as job
+        where job.queue = $1 and job.state = 'pending' and job.lane = lanes.lane
+            and coalesce(job.tenant, '') < lanes.cursor
+        order by coalesce(job.tenant, ''), job.run_at, job.id
+        limit 1
+    ) as next
+    where (select count(*) from ahead where ahead.lane = lanes.lane) <= $7::integer
+    union all
+    select behind.lane, behind.step + 1, next.line, next.cost, behind.cursor
+    from behind cross join lateral (
+        select coalesce(job.tenant, '') as line, job.cost from hive.job as job
+        where job.queue = $1 and job.state = 'pending' and job.lane = behind.lane
+            and coalesce(job.tenant, '') > behind.line and coalesce(job.tenant, '') < behind.cursor
+        order by coalesce(job.tenant, ''), job.run_at, job.id
+        limit 1
+    ) as next
+    where behind.step < $7::integer
+), others as materialized (
+    select lane, line, cost, step as place from ahead where step > 0
+    union all
+    select lane, line, cost, $7 + step from behind
+), ring as materialized (
+    select lane, line, cost, place from others
+    union all
+    -- Who was served last is asked last; alone, without being looked at first.
+    select lanes.lane, lanes.cursor, coalesce(head.cost, 1), 2 * $7 + 1
+    from lanes left join lateral (
+        select job.cost from hive.job as job
+        where job.queue = $1 and job.state = 'pending' and job.lane = lanes.lane
+            and coalesce(job.tenant, '') = lanes.cursor and exists (select from others)
+        order by job.run_at, job.id
+        limit 1
+    ) as head on true
+    where head.cost is not null or not exists (select from others)
+), shared as materialized (
+    select exists (select from others) as among_several, (select count(*) from ring) * $3 <= 256 as are_few,
+        greatest(1, 2048 / greatest(1, (select count(*) from ring)))::integer as at_most
+), loads as materialized (
+    select coalesce(tenant, '') as line, sum(cost)::float8 as load
+    from hive.job
+    where queue = $1 and state = 'running' and (select among_several from shared)
+    group by coalesce(tenant, '')
+), weighed as (
+    select ring.lane, ring.line, ring.place, ring.cost::float8 as cost, coalesce(loads.load, 0) as load,
+        coalesce(tenant.weight, 1)::float8 as weight
+    from ring left join loads using (line)
+        left join hive.tenant as tenant on tenant.id = ring.line and (select among_several from shared)
+), level as (
+    select lane, ($3 + sum(load / cost)) / sum(weight / cost) as load_by_weight from weighed group by lane
+), allowed as materialized (
+    select weighed.lane, weighed.line, weighed.place, weighed.load, weighed.weight,
+        case
+            when shared.are_few then $3
+            when $8::boolean then least($3, shared.at_most)
+            else least($3, ceil((level.load_by_weight * weighed.weight - weighed.load) / weighed.cost))::integer
+        end as most
+    from weighed join level using (lane) cross join shared
+), found as materialized (
+    select allowed.lane, allowed.line, allowed.place, allowed.load, allowed.weight, job.*
+    from allowed cross join lateral (
+        select waiting.id, waiting.run_at, waiting.cost, waiting.resource
+        from hive.job as waiting
+        where waiting.queue = $1 and waiting.state = 'pending' and waiting.lane = allowed.lane
+            and coalesce(waiting.tenant, '') = allowed.line
+            and (waiting.expires_at is null or waiting.expires_at > statement_timestamp())
+            and (waiting.resource is null or not exists (
+                select from hive.job as other
+                where other.state = 'running' and other.resource = waiting.resource
+                    and coalesce(other.tenant, '') = allowed.line
+            ))
+        order by waiting.run_at, waiting.id
+        limit greatest(allowed.most, 0)
+        for update of waiting skip locked
+    ) as job
+), free as (
+    select found.* from found
+    where found.resource is null or not exists (
+        select from found as before
+        where before.resource = found.resource and before.line = found.line
+            and (before.lane, before.run_at, before.id) < (found.lane, found.run_at, found.id)
+    )
+), levelled as (
+    select id, lane, place, run_at,
+        (load + sum(cost) over (partition by lane, line order by run_at, id)) / weight as load_by_weight
+    from free
+), ranked as (
+    select id, lane, place, row_number() over (partition by lane order by load_by_weight, place, run_at, id) as rank
+    from levelled
+), taken as materialized (
+    select ranked.id, ranked.place, ranked.rank
+    from ranked join lanes using (lane)
+    order by ranked.rank > lanes.part, ranked.lane, ranked.rank
+    limit $3
 ), claimed as (
     update hive.job as job
     set state = 'running', owner = $2, lease_until = statement_timestamp() + make_interval(secs => $4),
@@ -28,9 +128,21 @@ with line as materialized (
     from taken
     where job.id = taken.id
     returning job.id, job.task, job.tenant, job.args, job.lane, job.fence, job.attempt, job.max_attempts, job.key,
-        job.resource, job.cost, job.parent, job.trace, job.created_at, job.redelivered, job.run_at
+        job.resource, job.cost, job.parent, job.trace, job.created_at, job.redelivered, taken.place, taken.rank
+), rest as (
+    select exists (
+        -- Some took all that they were allowed to, some had several of one resource, or there are more tenants.
+        select from allowed
+        where most < $3 and most <= (
+            select count(*) from found where found.lane = allowed.lane and found.line = allowed.line
+        )
+    ) or (select count(*) from free) < (select count(*) from found)
+        or exists (select from ahead where step >= $7) or exists (select from behind where step >= $7) as more,
+    case when exists (select from ahead where step >= $7) then array(
+        select (select line from ahead where ahead.lane = lanes.lane and step >= $7) from lanes order by lane
+    ) end as ends
 )
-select * from claimed order by lane, run_at, id;
+select claimed.*, rest.more, rest.ends from rest left join claimed on true order by claimed.lane, claimed.rank;
 
 -- name: renew
 -- $1 ids, $2 fences, $3 owners, $4 lease in seconds; returns what is lost. A row that is locked is held by its own

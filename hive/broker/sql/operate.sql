@@ -20,12 +20,78 @@ with found as materialized (
 )
 select count(*) from found;
 
--- name: cancellable
--- $1 queue, $2 tenant, $3 task (null for any), $4 limit: what waits, and what runs and is not flagged yet.
-select id from hive.job
-where ($1::text is null or queue = $1) and ($2::text is null or tenant = $2) and ($3::text is null or task = $3)
-    and (state in ('scheduled', 'pending', 'retrying') or (state = 'running' and cancel_requested_at is null))
-limit $4;
+-- name: queues
+-- Every queue with something that waits or runs; a probe of an index for each.
+with recursive waiting(queue) as (
+    (select queue from hive.job where state in ('scheduled', 'pending', 'retrying') order by queue limit 1)
+    union all
+    select next.queue from waiting cross join lateral (
+        select job.queue from hive.job as job
+        where job.state in ('scheduled', 'pending', 'retrying') and job.queue > waiting.queue
+        order by job.queue
+        limit 1
+    ) as next
+)
+select queue from waiting union select queue from hive.job where state = 'running';
+
+-- name: flag_where
+-- $1 queues, $2 tenant ('' for system work), $3 task (null for any): what runs and is not flagged yet.
+with found as materialized (
+    select id from hive.job
+    where state = 'running' and queue = any($1::text[]) and cancel_requested_at is null
+        and ($2::text is null or coalesce(tenant, '') = $2) and ($3::text is null or task = $3)
+    order by id
+    for update
+), flagged as (
+    update hive.job as job set cancel_requested_at = statement_timestamp(), rerun = false
+    from found
+    where job.id = found.id and job.state = 'running'
+    returning job.id
+)
+select count(*) from flagged;
+
+-- name: of_line
+-- The first half of `cancel_found`: $1 queue, $2 state, $3 lane, $4 tenant, $5 and $6 run_at and id of the last row
+-- of the batch before, $7 limit. Rows that were dealt with are never walked again.
+select id, run_at, coalesce(tenant, '') as line from hive.job
+where state in ('scheduled', 'pending', 'retrying') and queue = $1 and state = $2 and lane = $3
+    and coalesce(tenant, '') = $4 and (run_at, id) > ($5, $6)
+order by run_at, id
+limit $7
+for update
+
+-- name: of_queue
+-- As `of_line`, but of all tenants from $4 on.
+select id, run_at, coalesce(tenant, '') as line from hive.job
+where state in ('scheduled', 'pending', 'retrying') and queue = $1 and state = $2 and lane = $3
+    and (coalesce(tenant, ''), run_at, id) > ($4, $5, $6)
+order by coalesce(tenant, ''), run_at, id
+limit $7
+for update
+
+-- name: of_task
+-- As `of_line`: $1 queue, $2 state, $3 task, $4 tenant or null for any, $5 and $6 as above, $7 limit.
+select id, run_at, coalesce(tenant, '') as line from hive.job
+where state in ('scheduled', 'pending', 'retrying') and queue = $1 and state = $2 and task = $3
+    and ($4::text is null or coalesce(tenant, '') = $4) and run_at >= $5 and (run_at, id) > ($5, $6)
+order by run_at, id
+limit $7
+for update
+
+-- name: cancel_found
+-- moves: scheduled -> cancelled, pending -> cancelled, retrying -> cancelled
+-- The second half, after `with found as materialized (…)`: how many were cancelled, and where to go on.
+, moved as (
+    update hive.job as job
+    set state = 'cancelled', finished_at = statement_timestamp(), error_summary = 'cancelled while it waited'
+    from found
+    where job.id = found.id and job.state in ('scheduled', 'pending', 'retrying')
+    returning job.id
+), last as (
+    select line, run_at, id from found order by line desc, run_at desc, id desc limit 1
+)
+select (select count(*) from moved) as touched, (select line from last) as last_line,
+    (select run_at from last) as last_run_at, (select id from last) as last_id;
 
 -- name: pause
 -- $1 queue
@@ -70,37 +136,4 @@ select count(*), (select count(*) from woken) from moved;
 -- name: purge
 -- $1 ids
 with gone as (delete from hive.job where id = any($1::uuid[]) and state = 'failed' returning id)
-select count(*) from gone;
-
--- name: prune_completed
--- $1 hours, $2 limit
-with old as materialized (
-    select id from hive.job
-    where state in ('completed', 'cancelled')
-        and finished_at < statement_timestamp() - make_interval(secs => $1::float8 * 3600)
-    order by finished_at
-    limit $2
-    for update skip locked
-), gone as (delete from hive.job as job using old where job.id = old.id returning job.id)
-select count(*) from gone;
-
--- name: prune_failed
--- $1 days, $2 limit
-with old as materialized (
-    select id from hive.job
-    where state = 'failed' and finished_at < statement_timestamp() - make_interval(secs => $1::float8 * 86400)
-    order by finished_at
-    limit $2
-    for update skip locked
-), gone as (delete from hive.job as job using old where job.id = old.id returning job.id)
-select count(*) from gone;
-
--- name: prune_dead_letters
--- $1 days, $2 limit
-with old as materialized (
-    select id from hive.dead_letter
-    where died_at < statement_timestamp() - make_interval(secs => $1::float8 * 86400)
-    limit $2
-    for update skip locked
-), gone as (delete from hive.dead_letter as letter using old where letter.id = old.id returning letter.id)
 select count(*) from gone;

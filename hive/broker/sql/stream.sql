@@ -61,3 +61,7 @@ for update skip locked;
 -- name: outbox_sent
 -- $1 ids
 delete from hive.outbox where id = any($1::uuid[]);
+
+-- name: weights
+-- Tenants whose weight is not the default.
+select id, weight from hive.tenant where weight <> 1;

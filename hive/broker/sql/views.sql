@@ -1,5 +1,16 @@
 -- name: depth
--- $1 queue, $2 where counting stops
+-- $1 queue, $2 where counting stops. The oldest is found among the tasks of the queue, a probe of an index for each.
+with recursive tasks(task) as (
+    (select task from hive.job
+     where queue = $1 and state in ('scheduled', 'pending', 'retrying') order by task limit 1)
+    union all
+    select next.task from tasks cross join lateral (
+        select job.task from hive.job as job
+        where job.queue = $1 and job.state in ('scheduled', 'pending', 'retrying') and job.task > tasks.task
+        order by job.task
+        limit 1
+    ) as next
+)
 select
     (select count(*) from (select from hive.job where queue = $1 and state = 'pending' limit $2) as each) as waiting,
     (select count(*) from (
@@ -7,35 +18,78 @@ select
     (select count(*) from (select from hive.job where queue = $1 and state = 'running' limit $2) as each) as running,
     (select case when count(*) > 0
         then greatest(0, extract(epoch from statement_timestamp() - min(oldest.run_at)))::float8 end
-     from (values (0), (1), (2)) as lanes(lane), lateral (
+     from tasks, lateral (
         select run_at from hive.job as job
-        where job.queue = $1 and job.lane = lanes.lane and job.state = 'pending'
+        where job.queue = $1 and job.task = tasks.task and job.state = 'pending'
         order by job.run_at
         limit 1
      ) as oldest) as oldest_seconds;
 
+-- name: waiting
+-- $1 queues, $2 for each where counting stops: what waits there, due or not.
+select asked.queue, (
+    select count(*) from (
+        select from hive.job as job
+        where job.queue = asked.queue and job.state in ('scheduled', 'pending', 'retrying')
+        limit asked.most
+    ) as each
+) as waiting
+from unnest($1::text[], $2::integer[]) as asked(queue, most);
+
 -- name: backlog
--- $1 queue, $2 the tenant before the page or null, $3 tenants in a page, $4 where counting stops
-with recursive tenants as (
-    (select coalesce(tenant, '') as line from hive.job
-     where queue = $1 and state in ('pending', 'running') and coalesce(tenant, '') > coalesce($2::text, '-')
-        or queue = $1 and state in ('pending', 'running') and $2::text is null and tenant is null
-     order by 1 limit 1)
+-- $1 queue, $2 the tenant before the page ('' for system work) or null, $3 tenants in a page, $4 where counting
+-- stops. Two rings over the tenants, those that wait in each lane and those that run, merged by their order.
+with recursive waiting(lane, line) as (
+    select lanes.lane, first.line
+    from (values (0::smallint), (1::smallint), (2::smallint)) as lanes(lane) cross join lateral (
+        select coalesce(job.tenant, '') as line from hive.job as job
+        where job.queue = $1 and job.state = 'pending' and job.lane = lanes.lane
+            and coalesce(job.tenant, '') >= coalesce($2::text, '')
+            and ($2::text is null or coalesce(job.tenant, '') <> $2::text)
+        order by coalesce(job.tenant, '')
+        limit 1
+    ) as first
     union all
-    select (select min(coalesce(job.tenant, '')) from hive.job as job
-        where job.queue = $1 and job.state in ('pending', 'running') and coalesce(job.tenant, '') > tenants.line)
-    from tenants
-    where tenants.line is not null
-), page as (select line from tenants where line is not null limit $3)
+    select waiting.lane, next.line
+    from waiting cross join lateral (
+        select coalesce(job.tenant, '') as line from hive.job as job
+        where job.queue = $1 and job.state = 'pending' and job.lane = waiting.lane
+            and coalesce(job.tenant, '') > waiting.line
+        order by coalesce(job.tenant, '')
+        limit 1
+    ) as next
+), nearest as materialized (
+    select lane, line from waiting limit 3 * $3
+), page as materialized (
+    select line from (
+        select line from nearest
+        union
+        select coalesce(tenant, '') from hive.job
+        where queue = $1 and state = 'running' and ($2::text is null or coalesce(tenant, '') > $2)
+    ) as lines(line)
+    order by line
+    limit $3
+)
 select nullif(page.line, '') as tenant,
     (select count(*) from (
-        select from hive.job where queue = $1 and state = 'pending' and coalesce(tenant, '') = page.line limit $4
+        select from hive.job as job
+        where job.queue = $1 and job.state = 'pending' and job.lane = any('{0,1,2}')
+            and coalesce(job.tenant, '') = page.line
+        limit $4
     ) as each) as waiting,
     (select count(*) from (
-        select from hive.job where queue = $1 and state = 'running' and coalesce(tenant, '') = page.line limit $4
+        select from hive.job as job
+        where job.queue = $1 and job.state = 'running' and coalesce(job.tenant, '') = page.line
+        limit $4
     ) as each) as running,
-    (select greatest(0, extract(epoch from statement_timestamp() - min(run_at)))::float8 from hive.job
-     where queue = $1 and state = 'pending' and coalesce(tenant, '') = page.line) as oldest_seconds
+    (select greatest(0, extract(epoch from statement_timestamp() - min(oldest.run_at)))::float8
+     from (values (0), (1), (2)) as lanes(lane), lateral (
+        select job.run_at from hive.job as job
+        where job.queue = $1 and job.state = 'pending' and job.lane = lanes.lane
+            and coalesce(job.tenant, '') = page.line
+        order by job.run_at
+        limit 1
+     ) as oldest) as oldest_seconds
 from page
 order by page.line;
 

@@ -81,12 +81,14 @@ create table hive.job (
         autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0.02);
 
 -- Columns that change at every renewal (lease_until, fence, stage, done) stand in no index.
-create index job_line on hive.job (queue, lane, run_at, id) where state = 'pending';
-create index job_pending on hive.job (queue, lane, tenant, run_at, id) where state = 'pending';
+-- One line for each queue, lane and tenant ('' is system work), walked in its order. The state stands in front of
+-- them, so that what is due later is found as fast and a claim never meets it.
+create index job_line on hive.job (queue, state, lane, coalesce(tenant, ''), run_at, id)
+    where state in ('scheduled', 'pending', 'retrying');
+create index job_task on hive.job (queue, task, state, run_at) where state in ('scheduled', 'pending', 'retrying');
 create index job_future on hive.job (queue, run_at) where state in ('scheduled', 'retrying');
-create index job_running on hive.job (queue, lane, tenant) where state = 'running';
-create index job_owner on hive.job (owner) where state = 'running';
-create index job_expiring on hive.job (expires_at)
+create index job_running on hive.job (queue, coalesce(tenant, '')) where state = 'running';
+create index job_expiring on hive.job (queue, expires_at)
     where expires_at is not null and state in ('scheduled', 'pending', 'retrying');
 -- A key has one live holder: a publish finds it in the same statement, whether it waits or runs, and no
 -- move of the holder (a retry, a hand-back) can meet a second one.

@@ -1,0 +1,111 @@
+"""The fair claim: which rows of a queue a process takes next.
+
+The work is one statement (``claim`` in ``sql/delivery.sql``). What it is told stands here: whose turn it is
+among the lanes, and after which tenant the walk over the tenants goes on. Both are a process' own: two that
+walk the same ring from different places serve it all the sooner.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import asyncpg
+
+from hive.broker import ledger_rows as rows
+from hive.broker.lanes import LaneTurns
+from hive.broker.port import Delivery, Lane
+from hive.broker.queries import load
+from hive.errors import StoreDown
+from hive.ids import ProcessId, QueueName
+from hive.store.connection import Connection, Row
+
+_CLAIM: Final = load("delivery")["claim"]
+
+TENANTS: Final = 200  # looked at in one pass
+PASSES: Final = 4
+"""Of one claim. A second is needed only where several tenants or one resource left slots empty: the first one
+took what levels the loads, and somebody had less to take."""
+
+
+class Turns:
+    """Who is next in one queue."""
+
+    def __init__(self) -> None:
+        self.lanes = LaneTurns()
+        self.cursors: list[str] = ["" for _ in Lane]
+
+
+class Claims:
+    """Claims for one process; ``lease_seconds`` by Postgres' clock."""
+
+    def __init__(self, lease_seconds: float) -> None:
+        self._lease_seconds = lease_seconds
+        self._turns: dict[QueueName, Turns] = {}
+
+    async def take(
+        self, connection: Connection, queue: QueueName, owner: ProcessId, limit: int
+    ) -> list[Delivery]:
+        """Take up to ``limit`` rows, the higher lanes first."""
+        turns = self._turns.setdefault(queue, Turns())
+        taken: list[Row] = []
+        passes = 0
+        past_level = False
+        while passes < PASSES and len(taken) < limit:
+            passes += 1
+            try:
+                found = await self._pass(
+                    connection, queue, owner, limit - len(taken), turns, past_level=past_level
+                )
+            except asyncpg.UniqueViolationError:
+                continue  # another claim took the same resource at the same moment: its row is seen now
+            except StoreDown:
+                if taken:
+                    break  # the next claim will say so; these are ours
+                raise
+            got = [row for row in found if row["id"] is not None]
+            turns.lanes.served(len(got))
+            self._move(turns, found[0], got)
+            taken += got
+            if not found[0]["more"]:
+                break
+            past_level = not got
+        if passes > 1:
+            taken.sort(key=_lane)
+        return [rows.delivery_of(row, queue, owner) for row in taken]
+
+    async def _pass(
+        self,
+        connection: Connection,
+        queue: QueueName,
+        owner: ProcessId,
+        limit: int,
+        turns: Turns,
+        *,
+        past_level: bool,
+    ) -> Sequence[Row]:
+        return await connection.fetch(
+            _CLAIM,
+            queue,
+            owner,
+            limit,
+            self._lease_seconds,
+            turns.lanes.parts(limit),
+            turns.cursors,
+            TENANTS,
+            past_level,
+        )
+
+    def _move(self, turns: Turns, first: Row, got: list[Row]) -> None:
+        """Go on after the last tenant that was served; or after the last one seen, if there was no other."""
+        for lane, last in enumerate(first["ends"] or ()):
+            if last is not None:
+                turns.cursors[lane] = last
+        furthest: dict[int, int] = {}
+        for row in got:
+            lane, place = row["lane"], row["place"]
+            if place > furthest.get(lane, -1):
+                furthest[lane] = place
+                turns.cursors[lane] = row["tenant"] or ""
+
+
+def _lane(row: Row) -> int:
+    return row["lane"]
