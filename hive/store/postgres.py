@@ -224,15 +224,10 @@ class Database:
         except _AWAY as error:
             detail = "no answer in time" if isinstance(error, TimeoutError) else str(error)
             raise StoreDown(STORE, doing, detail) from error
-        except asyncpg.InterfaceError as error:
-            if "closed" not in str(error) and "released" not in str(error):
+        except (asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
+            if not _lost(error):
                 raise
             raise StoreDown(STORE, doing, "the connection was lost") from error
-        except asyncpg.InternalClientError as error:
-            # The server has said goodbye to an idle connection, whose end is not here yet.
-            if "cannot switch to state" not in str(error):
-                raise
-            raise StoreDown(STORE, doing, "the connection was ended") from error
 
     async def _connect_directly(self) -> Any:
         try:
@@ -272,6 +267,11 @@ class Database:
                 raise
             self._note(up=False)
             raise StoreDown(STORE, "connecting", type(error).__name__) from None
+        except (asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
+            if not _lost(error):
+                raise
+            self._note(up=False)
+            raise StoreDown(STORE, "connecting", "the connection was lost") from error
         self._note(up=True)
         wear: _Wear = raw.wear
         if not wear.knows_vectors:
@@ -355,6 +355,17 @@ class Database:
         log.info("store.up" if up else "store.down", store=STORE)
         if self._events is not None:
             self._events.publish(StoreChanged(store=STORE, up=up))
+
+
+def _lost(error: BaseException) -> bool:
+    """Whether asyncpg says that the connection is gone.
+
+    Once the server has said goodbye to an idle connection whose end is not here yet, asyncpg cannot switch to
+    any other state.
+    """
+    if isinstance(error, asyncpg.InternalClientError):
+        return "cannot switch to state" in str(error)
+    return "closed" in str(error) or "released" in str(error)
 
 
 _SHARED_PATH = f"{SHARED_SCHEMA}, {EXTENSION_SCHEMA}"

@@ -5,7 +5,7 @@ import random
 import struct
 import uuid
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -297,6 +297,28 @@ async def test_a_goodbye_before_the_commit_is_a_store_down(postgres_dsn: str) ->
             await connection.fetchval("select 1")
             say_goodbye(connection._raw._protocol)
     await database.ping()
+    await database.close()
+
+
+class Interrupted(Database):
+    """Its server says goodbye to each new connection, from a moment on, before it is in use."""
+
+    interrupted = False
+
+    async def _initialize(self, connection: Any) -> None:
+        if self.interrupted:
+            say_goodbye(connection._protocol)
+        await super()._initialize(connection)
+
+
+async def test_a_goodbye_to_a_connection_in_the_making_is_a_store_down(postgres_dsn: str) -> None:
+    database = await Interrupted.open(postgres_dsn, settings=Postgres(pool_size=2))
+    database.interrupted = True
+    async with database.acquire(), AsyncExitStack() as second:
+        with pytest.raises(StoreDown, match="connecting"):
+            await second.enter_async_context(database.acquire())
+        database.interrupted = False
+        await second.enter_async_context(database.acquire())
     await database.close()
 
 
