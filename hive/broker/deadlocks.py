@@ -1,8 +1,8 @@
 """Deadlocks of the ledger: met by trying again.
 
 Rows are locked in a fixed order wherever hive chooses it. A caller's own transaction may lock them in
-another, when it marks running jobs to run again. Postgres then ends one of the two; if it is ours, its statement was its
-whole transaction, and nothing of it was done.
+another, when it marks running jobs to run again. Postgres then ends one of the two; if it is ours, its
+statement was its whole transaction, and nothing of it was done.
 """
 
 from collections.abc import Awaitable, Callable

@@ -1,11 +1,11 @@
 """What the memory broker keeps of a message, and how it is shown."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
 from hive.broker.port import DeadLetter, Delivery, Message
-from hive.ids import MessageId, ProcessId, TenantId
+from hive.ids import ProcessId, TenantId
 from hive.outcomes import Cancelled, Completed, ErrorKind, ErrorRecord, Failed, Outcome, Released, Retrying
 from hive.states import JobState
 
@@ -48,14 +48,6 @@ class Record:
     def key(self) -> Key | None:
         message = self.message
         return None if message.key is None else (message.tenant, message.task, message.key)
-
-
-@dataclass(slots=True)
-class Line:
-    """One queue: heaps that may hold entries of messages that have moved on since."""
-
-    pending: list[tuple[int, float, int, MessageId]] = field(default_factory=list)
-    delayed: list[tuple[float, int, MessageId]] = field(default_factory=list)
 
 
 def delivery_of(record: Record) -> Delivery:
