@@ -91,7 +91,7 @@ class Cluster:
     def failure(self, process: ServerProcess, doing: str) -> StoresMissing:
         """What went wrong, in words, from what the process printed."""
         tail = process.log_tail()
-        if "No space left on device" in tail or "Disk quota exceeded" in tail:
+        if re.search(r"No space left on device|Disk quota exceeded|wrote only \d+ of \d+ bytes", tail):
             return StoresMissing(
                 f"the disk is full: the embedded PostgreSQL in {self._folder.path} failed while {doing}",
                 remedy="make room there, or choose another folder with --state or HIVE_STATE_DIR",

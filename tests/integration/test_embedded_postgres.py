@@ -269,15 +269,20 @@ def full_disk(tmp_path: Path) -> Generator[tuple[Path, Path | None]]:
         yield folder / "state", None
         subprocess.run(["umount", "--lazy", folder], check=True)
         return
+    yield folder / "state", _with_initdb(tmp_path, "cat /etc/passwd >/dev/full")
+
+
+def _with_initdb(tmp_path: Path, line: str) -> Path:
+    """PostgreSQL's programs, but ``initdb`` is a shell script of one line."""
     programs = tmp_path / "install" / "bin"
     programs.mkdir(parents=True)
     (programs.parent / "share").symlink_to(postgres_programs().parent / "share")
     for program in postgres_programs().iterdir():
         (programs / program.name).symlink_to(program)
     (programs / "initdb").unlink()
-    (programs / "initdb").write_text("#!/bin/sh\ncat /etc/passwd >/dev/full\n")
+    (programs / "initdb").write_text(f"#!/bin/sh\n{line}\n")
     (programs / "initdb").chmod(0o755)
-    yield folder / "state", programs
+    return programs
 
 
 async def test_a_full_disk_is_named(full_disk: tuple[Path, Path | None]) -> None:
@@ -288,6 +293,14 @@ async def test_a_full_disk_is_named(full_disk: tuple[Path, Path | None]) -> None
     assert str(state_dir) in str(raised.value)
     assert "make room" in str(raised.value)
     assert not (state_dir / "postgres" / "data").exists(), "half a database must not look like one"
+
+
+async def test_the_last_block_that_fits_by_half_is_a_full_disk_too(tmp_path: Path) -> None:
+    """PostgreSQL has no error number for a write that came short: it says how much was written."""
+    said = 'ERROR: could not extend file "base/1/2": wrote only 4096 of 8192 bytes at block 0'
+    programs = _with_initdb(tmp_path, f"echo '{said}' >&2; exit 1")
+    with pytest.raises(StoresMissing, match="the disk is full"):
+        await EmbeddedPostgres(tmp_path / "state", SETTINGS, programs=programs).start()
 
 
 async def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
