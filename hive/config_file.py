@@ -55,6 +55,7 @@ def load(path: Path | None, *, overrides: Mapping[str, Any] | None = None) -> Se
             )
 
     _refuse_unknown_environment()
+    _refuse_unreadable_environment()
     try:
         return Loaded()
     except ValidationError as error:
@@ -113,6 +114,23 @@ def _refuse_unknown_environment() -> None:
                 f"environment variable {name}: no such setting",
                 remedy="settings are named HIVE_SECTION__KEY, as in HIVE_HTTP__PORT",
             )
+
+
+def _refuse_unreadable_environment() -> None:
+    """Lists are written as JSON. Of one that is not, pydantic names the section alone."""
+    defaults = Settings()
+    for name, text in os.environ.items():
+        value: object = defaults
+        for key in name.removeprefix(PREFIX).lower().split("__") if name.startswith(PREFIX) else ():
+            value = getattr(value, key, None)
+        if isinstance(value, tuple):
+            try:
+                json.loads(text)
+            except ValueError:
+                raise ConfigurationError(
+                    f"environment variable {name}: not a list in JSON",
+                    remedy=f"""as in {name}='["one", "two"]'""",
+                ) from None
 
 
 def _explain(error: ValidationError, path: Path | None) -> str:

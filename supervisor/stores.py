@@ -13,13 +13,14 @@ import structlog
 
 from hive.clock import Clock
 from hive.embedded import EmbeddedPostgres, EmbeddedValkey
-from hive.errors import ConfigurationError, StoreDown, StoresMissing
+from hive.errors import ConfigurationError, HiveError, StoreDown, StoresMissing
 from hive.events import Events
 from hive.settings import Settings
 from hive.store.migration import ensure_migrated, pending
 from hive.store.postgres import Database
 from hive.store.redis import RedisStore
 from supervisor.service import Service
+from supervisor.tree import leaves
 
 log = structlog.get_logger(__name__)
 
@@ -106,8 +107,11 @@ async def open_stores(settings: Settings, *, events: Events, clock: Clock) -> St
             for server in (postgres, valkey):
                 if server is not None:
                     await server.stop()
-        if isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-            raise error.exceptions[0] from None
+        if isinstance(error, BaseExceptionGroup):
+            # Both servers may fail, of one cause (a full disk, a user that does not exist): one is said.
+            failures = list(leaves(error))
+            if all(isinstance(failure, HiveError) for failure in failures):
+                raise failures[0] from None
         raise
     return Stores(database=database, redis=redis, redis_url=url, postgres=postgres, valkey=valkey)
 

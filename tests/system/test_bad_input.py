@@ -1,8 +1,11 @@
 """What goes wrong outside is said where the user looks, and nothing else stops."""
 
+import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from hive_process import HiveProcess, until
 
@@ -85,6 +88,15 @@ def test_a_second_hive_on_the_same_state_folder(hive: HiveProcess) -> None:
     assert second.returncode == 2
     assert str(hive.pid) in second.stderr
     assert hive.status_of("/readyz") == 200
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only a hive that is root runs its servers as another user")
+def test_what_fails_both_embedded_servers_is_said_once(new_hive: Callable[..., HiveProcess]) -> None:
+    hive = new_hive(environment={"HIVE_EMBEDDED__USER": "nobody-of-that-name"})
+    hive.start(ready=False)
+    assert hive.wait_exit(60) == 2
+    assert "nobody-of-that-name" in hive.log_text()
+    assert "Traceback" not in hive.log_text()
 
 
 def test_wrong_addresses(new_hive: Callable[..., HiveProcess]) -> None:

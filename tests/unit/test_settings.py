@@ -75,6 +75,8 @@ def test_a_pool_of_ones_own(tmp_path: Path) -> None:
         ("[leases]\nleader_seconds = 20\n", "leader_seconds"),
         ("[documents]\nchunk_overlap_characters = 1000\n", "chunk_overlap_characters"),
         ("[schedules]\nheartbeat = -1\n", "schedules.heartbeat"),
+        ("[leases]\ndelivery_seconds = inf\n", "leases.delivery_seconds"),
+        ("[shutdown]\ngrace_seconds = nan\n", "shutdown.grace_seconds"),
         ("[http\n", "config.toml"),
     ],
 )
@@ -98,6 +100,15 @@ def test_bad_environment_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, 
     monkeypatch.setenv(name, value)
     with pytest.raises(ConfigurationError):
         load(None)
+
+
+@pytest.mark.parametrize("name", ["HIVE_PROCESS__MODULES", "HIVE_CONNECTORS__FILES__ROOTS"])
+def test_a_list_that_is_no_json_is_refused_by_its_name(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name, "mytasks")
+    with pytest.raises(ConfigurationError, match=name) as refused:
+        load(None)
+    assert refused.value.remedy is not None
+    assert '["one", "two"]' in refused.value.remedy
 
 
 def test_a_missing_file_is_not_silently_empty(tmp_path: Path) -> None:
