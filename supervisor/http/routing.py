@@ -87,7 +87,7 @@ class Call:
         """The ``{id}`` of the path as a row's number; raises NotFound when no row can have it."""
         text = self.request.match_info["id"]
         if not (text.isascii() and text.isdigit()) or len(text) > 19 or not 0 < int(text) <= MAX_ROW_ID:
-            raise NotFound(f"no {thing} {text[:60]!r}", remedy=f"a {thing}'s id is a whole number")
+            raise NotFound(f"no {thing} {text[:60]!r}", remedy=f"the id of each {thing} is a whole number")
         return int(text)
 
 
