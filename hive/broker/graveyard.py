@@ -1,8 +1,7 @@
 """Dead letters of stream queues: from Redis to ``hive.dead_letter``, and back.
 
-What is given up stays pending in its stream and is noted in the queue's ``dead`` stream, both in one script.
-Here it is written to Postgres and only then acknowledged. If this process dies in between, any sweep finishes
-it.
+What is given up moves to the queue's ``dead`` stream, in one script. Here it is written to Postgres and only
+then removed from there. If this process dies in between, any sweep finishes it.
 """
 
 from collections.abc import Sequence
@@ -17,7 +16,7 @@ from hive.broker.ledger_rows import printable
 from hive.broker.port import DeadLetter, Message
 from hive.broker.queries import load
 from hive.broker.stream_keys import QueueKeys
-from hive.broker.stream_scripts import Argument, StreamScripts
+from hive.broker.stream_scripts import StreamScripts
 from hive.broker.wire import Unparsable, arguments_text, decode, envelope, from_envelope
 from hive.ids import MessageId, QueueName, TenantId
 from hive.outcomes import ErrorKind, ErrorRecord
@@ -30,6 +29,7 @@ log = structlog.get_logger(__name__)
 SQL: Final = load("stream")
 LETTERS_PER_ROUND: Final = 200
 RAW_BYTES: Final = 64 * 1024
+KINDS: Final = frozenset(each.value for each in ErrorKind)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,6 @@ class _Letter:
 
     mark: bytes
     lane: int
-    entry: bytes
     id: MessageId
     raw: bytes
     message: Message | None
@@ -65,10 +64,7 @@ class Graveyard:
                 return buried
             async with self._database.transaction() as connection:
                 await self._write(connection, keys.queue, letters)
-            done: list[Argument] = []
-            for each in letters:
-                done += (each.mark, each.lane, each.entry)
-            await self._scripts.bury(keys, done)
+            await self._scripts.bury(keys, [each.mark for each in letters])
             buried += len(letters)
             log.warning("stream.buried", queue=keys.queue, count=len(letters))
 
@@ -107,9 +103,12 @@ def _letter(mark: bytes, fields: dict[bytes, bytes], queue: QueueName) -> _Lette
         printable(fields.get(name, b"").decode("utf-8", "replace"), 500)
         for name in (b"kind", b"code", b"summary")
     )
-    lane, entry = int(fields.get(b"l", b"2")), fields.get(b"e", b"")
-    id = MessageId(uuid5(NAMESPACE_OID, f"{queue}:{lane}:{entry.decode('ascii', 'replace')}"))
+    lane, attempts = (_number(fields.get(name, b""), most) for name, most in ((b"l", 3), (b"a", 32_767)))
+    # What has no id of its own gets one by its place, which stays the same when this is done again.
+    id = MessageId(uuid5(NAMESPACE_OID, f"{queue}:{mark.decode()}"))
     message: Message | None = None
+    if kind not in KINDS:
+        kind, code, summary = ErrorKind.UNPARSABLE, "unparsable", "a letter that hive has not written"
     if kind != ErrorKind.UNPARSABLE:
         try:
             message = decode(raw, queue)
@@ -119,14 +118,17 @@ def _letter(mark: bytes, fields: dict[bytes, bytes], queue: QueueName) -> _Lette
             id = message.id
     return _Letter(
         mark=mark,
-        lane=lane,
-        entry=entry,
+        lane=max(1, lane),
         id=id,
         raw=raw[:RAW_BYTES],
         message=message,
         error=(kind, code, summary),
-        attempts=int(fields.get(b"a", b"0")),
+        attempts=attempts,
     )
+
+
+def _number(text: bytes, most: int) -> int:
+    return min(int(text), most) if text.isdigit() and len(text) < 9 else 0
 
 
 def _columns(letters: Sequence[_Letter], *, raw: bool) -> tuple[list[Any], ...]:

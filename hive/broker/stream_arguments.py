@@ -2,16 +2,26 @@
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Final, TypeVar
+from struct import Struct
+from typing import Any, Final, TypeVar
+from uuid import UUID
 
 from hive.broker.ledger_rows import printable
 from hive.broker.port import Delivery, Message, Settlement
-from hive.broker.stream_keys import QueueKeys, dedup_key, keys_of
+from hive.broker.stream_keys import QueueKeys, dedup_key, keys_of, resource_key
 from hive.broker.stream_scripts import Argument
-from hive.ids import ProcessId, QueueName
+from hive.broker.wire import Unparsable, decode
+from hive.ids import MessageId, ProcessId, QueueName
 from hive.outcomes import Cancelled, Completed, ErrorRecord, Failed, Released, Retrying
 
 ITEMS_PER_CALL: Final = 500  # a script holds up everybody else: about 10 µs an item
+
+# The fixed part of a record, as described in lua/record.lua: state, lane, fence, owner, attempt, crashes,
+# deaths, flags, place, published, expires, since, cost, most attempts.
+HEAD: Final = Struct(">cBQ16sHBBBQQQQIH")
+_MARK: Final = Struct(">16sQc")
+_FENCE: Final = Struct(">Q")
+_NOBODY: Final = bytes(16)
 
 T = TypeVar("T")
 
@@ -38,76 +48,121 @@ def claim_arguments(deliveries: Sequence[Delivery]) -> list[Argument]:
     """Id, fence and owner of each: what a write of a delivery is checked by."""
     arguments: list[Argument] = []
     for each in deliveries:
-        arguments += (each.id.hex, each.fence, each.owner.hex)
+        arguments += (each.id.bytes, _FENCE.pack(each.fence), each.owner.bytes)
     return arguments
 
 
 def publish_arguments(message: Message, wire: bytes, *, meanwhile: str | None = None) -> tuple[Argument, ...]:
     """What ``publish.lua`` takes for one message. ``meanwhile``: instead of its ``while_running``."""
-    key = message.key
     return (
-        message.id.hex,
-        wire,
-        message.lane + 1,
-        message.tenant or "",
-        "" if key is None else dedup_key(message.tenant, message.task, key),
-        meanwhile or message.while_running,
+        message.id.bytes,
         milliseconds(message.delay_seconds),
-        "" if message.expires_seconds is None else milliseconds(message.expires_seconds),
-        message.max_attempts,
+        0 if message.expires_seconds is None else milliseconds(message.expires_seconds),
+        meanwhile or message.while_running,
+        _record(message, wire),
     )
 
 
-def settle_arguments(settlement: Settlement) -> tuple[Argument, ...]:
-    """What ``settle.lua`` takes for one delivery."""
-    delivery, outcome = settlement.delivery, settlement.outcome
-    mark = (delivery.id.hex, delivery.fence)
-    match outcome:
-        case Completed():
-            return (*mark, "completed")
-        case Cancelled():
-            return (*mark, "cancelled")
-        case Released():
-            return (*mark, "released")
-        case Failed():
-            return (*mark, "failed", 0, *_error(outcome.error))
-        case Retrying():
-            word = "crashed" if outcome.crashed else "retrying"
-            return (*mark, word, milliseconds(outcome.delay_seconds), *_error(outcome.error))
+def _record(message: Message, wire: bytes) -> bytes:
+    head = HEAD.pack(
+        b"w", message.lane + 1, 0, _NOBODY, 0, 0, 0, 0, 0, 0, 0, 0, message.cost, message.max_attempts
+    )
+    tenant = b"" if message.tenant is None else message.tenant.encode()
+    task = message.task.encode()
+    key = b"" if message.key is None else dedup_key(message.tenant, message.task, message.key)
+    resource = b"" if message.resource is None else resource_key(message.tenant, message.resource)
+    return b"".join(
+        (
+            head,
+            b"\0",
+            len(tenant).to_bytes(1, "big"),
+            tenant,
+            len(key).to_bytes(1, "big"),
+            key,
+            len(resource).to_bytes(1, "big"),
+            resource,
+            len(task).to_bytes(2, "big"),
+            task,
+            wire,
+        )
+    )
+
+
+def settle_arguments(settlements: Iterable[Settlement]) -> list[Argument]:
+    """What ``settle.lua`` takes for the deliveries."""
+    marks: list[bytes] = []
+    details: list[Argument] = []
+    for each in settlements:
+        delivery, outcome = each.delivery, each.outcome
+        match outcome:
+            case Completed():
+                word = b"d"
+            case Cancelled():
+                word = b"x"
+            case Released():
+                word = b"h"
+            case Failed():
+                word = b"f"
+                details += (0, *_error(outcome.error))
+            case Retrying():
+                word = b"c" if outcome.crashed else b"t"
+                details += (milliseconds(outcome.delay_seconds), *_error(outcome.error))
+        marks.append(_MARK.pack(delivery.id.bytes, delivery.fence, word))
+    return [b"".join(marks), *details]
 
 
 def _error(error: ErrorRecord) -> tuple[str, str, str]:
     return error.kind.value, printable(error.code, 200), printable(error.summary, 500)
 
 
-def delivery_of(
-    message: Message,
-    owner: ProcessId,
-    *,
-    fence: int,
-    attempt: int,
-    redelivered: bool,
-    receipt: str,
-    published_ms: int,
-) -> Delivery:
-    """A claimed message."""
-    return Delivery(
-        id=message.id,
-        queue=message.queue,
-        task=message.task,
-        tenant=message.tenant,
-        args=message.args,
-        lane=message.lane,
-        owner=owner,
-        fence=fence,
-        attempt=attempt,
-        max_attempts=message.max_attempts,
-        key=message.key,
-        resource=message.resource,
-        cost=message.cost,
-        parent=message.parent,
-        trace=message.trace,
-        receipt=receipt,
-        enqueued_at=datetime.fromtimestamp(published_ms / 1000, UTC),
-        redelivered=redelivered,
-    )
+def deliveries_of(
+    answer: Sequence[Any], queue: QueueName, owner: ProcessId
+) -> tuple[list[Delivery], list[Argument]]:
+    """The deliveries in an answer of ``claim.lua``; and what ``reject.lua`` takes, for the unreadable."""
+    deliveries: list[Delivery] = []
+    unreadable: list[Argument] = []
+    fence: int = answer[3]
+    lanes: bytes = answer[4]
+    before: dict[int, tuple[int, int]] = {}
+    if answer[5]:
+        known: list[int] = answer[5]
+        before = dict(zip(known[::3], zip(known[1::3], known[2::3], strict=True), strict=True))
+    first = (1, 0)
+    for at, place in enumerate(range(6, len(answer), 4)):
+        raw, entry, published, wire = answer[place : place + 4]
+        attempt, redelivered = before.get(at, first)
+        try:
+            message = decode(wire, queue)
+            if message.id.bytes != raw:
+                raise Unparsable("its id is not the record's")
+        except Unparsable as error:
+            unreadable += (raw, _FENCE.pack(fence + at), printable(error.message, 500))
+            continue
+        deliveries.append(
+            Delivery(
+                id=message.id,
+                queue=queue,
+                task=message.task,
+                tenant=message.tenant,
+                args=message.args,
+                lane=message.lane,
+                owner=owner,
+                fence=fence + at,
+                attempt=attempt,
+                max_attempts=message.max_attempts,
+                key=message.key,
+                resource=message.resource,
+                cost=message.cost,
+                parent=message.parent,
+                trace=message.trace,
+                receipt=f"{lanes[at] - 49}:{entry.decode()}",
+                enqueued_at=datetime.fromtimestamp(published / 1000, UTC),
+                redelivered=bool(redelivered),
+            )
+        )
+    return deliveries, unreadable
+
+
+def message_id(raw: bytes) -> MessageId:
+    """An id as the scripts keep it."""
+    return MessageId(UUID(bytes=raw))

@@ -9,10 +9,13 @@ from hashlib import sha1
 from importlib.resources import files
 from typing import Any, Final
 
-from redis.exceptions import NoScriptError
+import structlog
+from redis.exceptions import NoScriptError, ResponseError
 
 from hive.broker.stream_keys import QueueKeys
 from hive.store.redis import RedisStore
+
+log = structlog.get_logger(__name__)
 
 Argument = bytes | str | int
 
@@ -31,7 +34,15 @@ NAMES: Final = (
     "reject",
     "holders",
     "depth",
+    "announce",
+    "pause",
+    "weigh",
+    "kinds",
+    "backlog",
+    "position",
+    "heal",
 )
+_WRONG_TYPE: Final = "WRONGTYPE"
 
 
 class _Script:
@@ -53,6 +64,16 @@ class StreamScripts:
         self._scripts = {name: _Script(name) for name in NAMES}
 
     async def _run(self, name: str, keys: QueueKeys, arguments: Sequence[Argument]) -> Any:
+        try:
+            return await self._send(name, keys, arguments)
+        except ResponseError as error:
+            if not str(error).startswith(_WRONG_TYPE):
+                raise
+            log.error("stream.foreign_key", queue=keys.queue, cause=str(error)[:200])
+        await self._heal(keys)
+        return await self._send(name, keys, arguments)
+
+    async def _send(self, name: str, keys: QueueKeys, arguments: Sequence[Argument]) -> Any:
         script = self._scripts[name]
         given = (len(keys.scripts), *keys.scripts, *arguments)
         with self._store.translating(f"running {name} on {keys.queue}"):
@@ -61,13 +82,34 @@ class StreamScripts:
             except NoScriptError:
                 return await self._store.client.execute_command("EVAL", script.source, *given)
 
-    async def publish(self, keys: QueueKeys, arguments: Sequence[Argument]) -> list[bytes]:
-        """For each message: empty when accepted, else the id that holds its key."""
-        return await self._run("publish", keys, arguments)
+    async def _heal(self, keys: QueueKeys) -> None:
+        """Give up keys that hold something else than they should: rare enough for a walk over all names."""
+        arguments: list[Argument] = []
+        with self._store.translating("looking for foreign keys"):
+            for prefix, kind in keys.made.items():
+                async for name in self._store.client.scan_iter(f"{prefix}*", count=1_000):
+                    arguments += (name, kind)
+        await self._send("heal", keys, arguments)
 
-    async def claim(self, keys: QueueKeys, owner: str, limit: int, lease_ms: int) -> list[Any]:
-        """[0] when a block of fences is needed, else [1, given up, eight fields a message …]."""
-        return await self._run("claim", keys, (owner, limit, lease_ms))
+    async def publish(
+        self,
+        keys: QueueKeys,
+        arguments: Sequence[Argument],
+        *,
+        notify: bool,
+        most: int | None,
+        following: int,
+    ) -> list[bytes] | int:
+        """For each message: empty when accepted, else the id that holds its key. A number: so many wait.
+
+        ``most``: how many may. ``following``: how many messages of the same call come in later scripts.
+        """
+        given = (int(notify), "" if most is None else most, following, *arguments)
+        return await self._run("publish", keys, given)
+
+    async def claim(self, keys: QueueKeys, arguments: Sequence[Argument]) -> list[Any]:
+        """[0] when a block of fences is needed, else what ``deliveries_of`` takes."""
+        return await self._run("claim", keys, arguments)
 
     async def set_fences(self, keys: QueueKeys, first: int, end: int) -> None:
         """Take a reserved block, unless a higher one stands."""
@@ -86,19 +128,19 @@ class StreamScripts:
         return bool(await self._run("progress", keys, arguments))
 
     async def settle(
-        self, keys: QueueKeys, owner: str, child_limit: int, arguments: Sequence[Argument]
-    ) -> tuple[int, list[bytes]]:
-        """How many were given up, and a verdict for each."""
-        given_up, *verdicts = await self._run("settle", keys, (owner, child_limit, *arguments))
+        self, keys: QueueKeys, owner: bytes, child_limit: int, arguments: Sequence[Argument]
+    ) -> tuple[int, bytes]:
+        """How many were given up, and a letter for each verdict."""
+        given_up, verdicts = await self._run("settle", keys, (owner, child_limit, *arguments))
         return given_up, verdicts
 
     async def flagged(self, keys: QueueKeys, arguments: Sequence[Argument]) -> list[int]:
         """The positions of those whose cancellation was asked for."""
         return await self._run("flagged", keys, arguments)
 
-    async def cancel(self, keys: QueueKeys, tenant: str, ids: Sequence[str]) -> int:
-        """How many were touched; ``tenant`` "*" for any."""
-        return await self._run("cancel", keys, (tenant, *ids))
+    async def cancel(self, keys: QueueKeys, tenant: str, ids: Sequence[bytes], *, again: bool) -> int:
+        """How many were touched; ``tenant`` "*" for any. ``again``: those flagged before count as well."""
+        return await self._run("cancel", keys, (tenant, int(again), *ids))
 
     async def sweep(
         self,
@@ -106,25 +148,25 @@ class StreamScripts:
         limit: int,
         hive_limit: int,
         *,
-        dead_owner: str = "",
+        dead_owner: tuple[bytes, str] = (b"", ""),
         idle_ms: int | str = "",
         expire_leases: bool = True,
-    ) -> tuple[int, int, int, int]:
-        """Due, brought back, given up, dead letters to be written."""
-        due, back, given_up, staged = await self._run(
-            "sweep", keys, (limit, hive_limit, dead_owner, idle_ms, int(expire_leases))
+    ) -> tuple[int, int, int, int, int]:
+        """Due, brought back, given up, dead letters to be written, found wrong."""
+        due, back, given_up, staged, wrong = await self._run(
+            "sweep", keys, (limit, hive_limit, *dead_owner, idle_ms, int(expire_leases))
         )
-        return due, back, given_up, staged
+        return due, back, given_up, staged, wrong
 
-    async def bury(self, keys: QueueKeys, arguments: Sequence[Argument]) -> None:
+    async def bury(self, keys: QueueKeys, marks: Sequence[bytes]) -> None:
         """Remove what Postgres has."""
-        await self._run("bury", keys, arguments)
+        await self._run("bury", keys, marks)
 
     async def reject(self, keys: QueueKeys, arguments: Sequence[Argument]) -> None:
         """Give up deliveries that could not be read."""
         await self._run("reject", keys, arguments)
 
-    async def holders(self, keys: QueueKeys, dedup_keys: Sequence[str]) -> list[bytes]:
+    async def holders(self, keys: QueueKeys, dedup_keys: Sequence[bytes]) -> list[bytes]:
         """Who holds each key, or empty."""
         return await self._run("holders", keys, dedup_keys)
 
@@ -132,3 +174,30 @@ class StreamScripts:
         """Waiting, delayed, running, the oldest one's age in ms or -1, expired so far."""
         waiting, delayed, running, oldest, expired = await self._run("depth", keys, ())
         return waiting, delayed, running, oldest, expired
+
+    async def announce(self, keys: QueueKeys, owner: bytes, slots: int, lease_ms: int) -> None:
+        """Note an owner's live slots."""
+        await self._run("announce", keys, (owner, slots, lease_ms))
+
+    async def pause(self, keys: QueueKeys, *, paused: bool) -> None:
+        """Pause or resume."""
+        await self._run("pause", keys, (int(paused),))
+
+    async def weigh(self, keys: QueueKeys, weights: Sequence[Argument]) -> None:
+        """Set the weights: tenant, weight, tenant, …"""
+        await self._run("weigh", keys, weights)
+
+    async def kinds(
+        self, keys: QueueKeys, last: bytes, tenant: str, task: str, limit: int
+    ) -> tuple[bytes, list[bytes]]:
+        """A page of the pairs of tenant and task that there are; "*" for any. Empty when it was the last."""
+        reached, *found = await self._run("kinds", keys, (last, tenant, task, limit))
+        return reached, found
+
+    async def backlog(self, keys: QueueKeys, after: str, limit: int) -> list[Any]:
+        """Four for each tenant: id, waiting, running, the oldest one's age in ms or -1."""
+        return await self._run("backlog", keys, (after, limit))
+
+    async def position(self, keys: QueueKeys, id: bytes, most: int) -> int:
+        """How many are before it, or -1."""
+        return await self._run("position", keys, (id, most))

@@ -1,14 +1,13 @@
-"""The stream broker's upkeep and what operators do with it: sweeps, counts, cancellation, dead letters."""
+"""The stream broker's upkeep: sweeps, and dead letters."""
 
 from collections.abc import Sequence
 from typing import Final
-from uuid import UUID
 
 import structlog
 
 from hive.broker.graveyard import SQL, Graveyard, message_of
-from hive.broker.port import DeadLetter, Depth, Message, Swept
-from hive.broker.stream_arguments import milliseconds, parts, publish_arguments
+from hive.broker.port import DeadLetter, Message, Swept
+from hive.broker.stream_arguments import message_id, milliseconds, parts, publish_arguments
 from hive.broker.stream_keys import QUEUES, QueueKeys, dedup_key, keys_of
 from hive.broker.stream_scripts import Argument, StreamScripts
 from hive.broker.wire import encode
@@ -22,7 +21,6 @@ log = structlog.get_logger(__name__)
 
 SWEPT_PER_CALL: Final = 500
 ROUNDS: Final = 20  # of one sweep: what is left waits for the next
-COUNTED_TO: Final = 10_001
 SWEEPS_PER_CLEANING: Final = 60  # dead consumers are looked for once in so many sweeps
 
 
@@ -55,7 +53,7 @@ class StreamUpkeep:
         for queue in queues:
             keys = keys_of(queue)
             for _ in range(ROUNDS):
-                moved, taken, given_up, staged = await self._scripts.sweep(
+                moved, taken, given_up, staged, wrong = await self._scripts.sweep(
                     keys,
                     SWEPT_PER_CALL,
                     self._crashes.hive_limit,
@@ -65,7 +63,7 @@ class StreamUpkeep:
                 due, back, failed = due + moved, back + taken, failed + given_up
                 if staged:
                     await self._bury(keys)
-                if max(moved, taken) < SWEPT_PER_CALL:
+                if max(moved, taken) < SWEPT_PER_CALL and not wrong:
                     break
         return Swept(due=due, expired=back, failed=failed)
 
@@ -74,11 +72,11 @@ class StreamUpkeep:
         back = 0
         for queue in await self._all_queues():
             keys = keys_of(queue)
-            _, taken, _, staged = await self._scripts.sweep(
+            _, taken, _, staged, _ = await self._scripts.sweep(
                 keys,
                 SWEPT_PER_CALL,
                 self._crashes.hive_limit,
-                dead_owner=owner.hex,
+                dead_owner=(owner.bytes, owner.hex),
                 idle_ms=self._idle_ms,
             )
             back += taken
@@ -97,36 +95,17 @@ class StreamUpkeep:
     def _idle_ms(self) -> int:
         return milliseconds(self.lease_seconds * 10)
 
+    async def _know(self, queue: QueueName) -> None:
+        """Enter the queue in the set of all queues, once."""
+        if queue not in self._known:
+            with self._store.translating("naming a queue"):
+                await self._store.client.execute_command("SADD", QUEUES, queue)
+            self._known.add(queue)
+
     async def _all_queues(self) -> list[QueueName]:
         with self._store.translating("listing queues"):
             found: set[bytes] = await self._store.client.execute_command("SMEMBERS", QUEUES)  # pyright: ignore[reportAssignmentType]
         return sorted(self._known | {QueueName(each.decode()) for each in found})
-
-    async def cancel(self, ids: Sequence[MessageId], *, tenant: TenantId | None = None) -> int:
-        """Cancel what waits, flag what runs. An id does not tell its queue, so every queue is asked."""
-        if not ids:
-            return 0
-        names = [each.hex for each in dict.fromkeys(ids)]
-        touched = 0
-        for queue in await self._all_queues():
-            for part in parts(names):
-                touched += await self._scripts.cancel(keys_of(queue), tenant or "*", part)
-        return touched
-
-    async def depth(self, queue: QueueName) -> Depth:
-        """Counts of one queue."""
-        waiting, delayed, running, oldest, _ = await self._scripts.depth(keys_of(queue))
-        return Depth(
-            queue=queue,
-            waiting=min(waiting, COUNTED_TO),
-            delayed=min(delayed, COUNTED_TO),
-            running=min(running, COUNTED_TO),
-            oldest_seconds=None if oldest < 0 else oldest / 1000,
-        )
-
-    async def expired(self, queue: QueueName) -> int:
-        """How many messages of ``queue`` were dropped since they waited longer than they allowed."""
-        return (await self._scripts.depth(keys_of(queue)))[4]
 
     async def dead_letters(
         self, *, queue: QueueName | None = None, tenant: TenantId | None = None, limit: int = 100
@@ -154,11 +133,13 @@ class StreamUpkeep:
                 await self._refuse_held(keys_of(queue), messages)
             for queue, messages in groups.items():
                 for part in parts(messages):
-                    arguments: list[Argument] = [1]
+                    arguments: list[Argument] = []
                     for each in part:
                         arguments += publish_arguments(each, encode(each), meanwhile="refuse")
-                    answers = await self._scripts.publish(keys_of(queue), arguments)
-                    for each, holder in zip(part, answers, strict=True):
+                    answers = await self._scripts.publish(
+                        keys_of(queue), arguments, notify=True, most=None, following=0
+                    )
+                    for each, holder in zip(part, answers if isinstance(answers, list) else (), strict=True):
                         if holder:
                             raise _conflict(each.id, holder)
             await connection.execute(SQL["purge"], [row["id"] for row in found])
@@ -168,17 +149,17 @@ class StreamUpkeep:
         keyed = [
             (each, dedup_key(each.tenant, each.task, each.key)) for each in messages if each.key is not None
         ]
-        seen: dict[str, Message] = {}
+        seen: dict[bytes, Message] = {}
         holders = await self._scripts.holders(keys, [key for _, key in keyed])
         for (each, key), holder in zip(keyed, holders, strict=True):
-            other = holder or (seen[key].id.hex.encode() if key in seen else b"")
-            if other and other != each.id.hex.encode():
+            other = holder or (seen[key].id.bytes if key in seen else b"")
+            if other and other != each.id.bytes:
                 raise _conflict(each.id, other)
             seen[key] = each
 
 
 def _conflict(id: MessageId, holder: bytes) -> Conflict:
     return Conflict(
-        f"message {id} cannot run again: {UUID(hex=holder.decode())} holds the same key",
+        f"message {id} cannot run again: {message_id(holder)} holds the same key",
         remedy="wait for its end",
     )

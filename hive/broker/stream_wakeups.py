@@ -32,6 +32,7 @@ class StreamWakeups(Wakeups):
         self._store = store
         self._seen: dict[str, bytes] = {}
         self._reading = False
+        self._due: dict[QueueName, float] = {}
         self.outages = 0
 
     @property
@@ -42,7 +43,15 @@ class StreamWakeups(Wakeups):
     async def wait(self, queue: QueueName, timeout_seconds: float) -> None:
         """Return after a wake of ``queue``, a poll's period, or ``timeout_seconds``."""
         poll = SLOW_POLL_SECONDS if self._reading else FAST_POLL_SECONDS
-        await super().wait(queue, min(timeout_seconds, poll))
+        due = self._due.pop(queue, poll)
+        await super().wait(queue, min(timeout_seconds, poll, due))
+
+    def due_in(self, queue: QueueName, milliseconds: int) -> None:
+        """Let the next wait for ``queue`` end when its next delayed message is due; -1 if there is none."""
+        if milliseconds >= 0:
+            self._due[queue] = milliseconds / 1000 + 0.001
+        else:
+            self._due.pop(queue, None)
 
     async def run(self) -> None:
         """Read until cancelled; rides out outages."""

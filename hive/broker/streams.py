@@ -1,13 +1,14 @@
 """Streams: queues in Redis. Fast and disposable, for ticks and fan-outs that a later tick would regenerate.
 
-One stream a lane carries the wire format; a small hash beside each entry carries what changes: state, fence,
-owner, attempts. Every call is one script, so that no crash leaves half of it. Time is Redis' own. Fences are
+One stream a lane is the window that consumers read: of each tenant it holds its share, and the rest waits in
+the tenant's own line. A packed record a message carries the rest: state, fence, owner, attempts, the wire
+format. Every call is one script, so that no crash leaves half of it. Time is Redis' own. Fences are
 numbers from blocks that Postgres reserves: they rise even across a wiped Redis.
 """
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from typing import Final
-from uuid import UUID
 
 import anyio
 import structlog
@@ -19,18 +20,20 @@ from hive.broker.port import BrokerKind, Delivery, Message, Published, Settlemen
 from hive.broker.stream_arguments import (
     by_queue,
     claim_arguments,
-    delivery_of,
+    deliveries_of,
+    message_id,
     milliseconds,
     parts,
     publish_arguments,
     settle_arguments,
 )
-from hive.broker.stream_keys import QUEUES, QueueKeys, keys_of
+from hive.broker.stream_keys import QueueKeys, keys_of
 from hive.broker.stream_operations import StreamOperations
 from hive.broker.stream_scripts import Argument
 from hive.broker.stream_wakeups import StreamWakeups
-from hive.broker.wire import Unparsable, decode, encode
-from hive.errors import StoreDown
+from hive.broker.stream_weights import StreamWeights
+from hive.broker.wire import encode
+from hive.errors import QueueFull, StoreDown
 from hive.events import Events
 from hive.ids import MessageId, ProcessId, QueueName
 from hive.outcomes import Completed
@@ -43,6 +46,15 @@ log = structlog.get_logger(__name__)
 
 FENCES_PER_BLOCK: Final = 1_000_000
 CLAIMED_PER_CALL: Final = 1_000
+VERDICTS: Final = {
+    ord(letter): verdict
+    for letter, verdict in (
+        ("s", Verdict.STALE),
+        ("a", Verdict.ACCEPTED),
+        ("r", Verdict.RERUN),
+        ("p", Verdict.POISONED),
+    )
+}
 
 
 class Streams(StreamOperations):
@@ -62,24 +74,32 @@ class Streams(StreamOperations):
         lease_seconds: float = 60.0,
         crashes: Crashes | None = None,
         events: Events | None = None,
+        max_depth: Mapping[QueueName, int] | None = None,
     ) -> None:
         del events
         super().__init__(store, database, lease_seconds=lease_seconds, crashes=crashes or Crashes())
         self._wakeups = StreamWakeups(store)
         self._outbox = Outbox(database, self.publish)
+        self._weights = StreamWeights(database, self._scripts, self._all_queues)
         self._outages = 0
         self._fenced: dict[QueueName, int] = {}
+        self._max_depth = dict(max_depth or {})
 
     async def run(self) -> None:
         """Read wake-ups and relay the outbox until cancelled. Without it, ``wait`` polls."""
         async with anyio.create_task_group() as group:
             group.start_soon(self._wakeups.run)
             group.start_soon(self._outbox.run)
+            group.start_soon(self._weights.run)
 
     @property
     def listening(self) -> bool:
         """Whether wake-ups are known to arrive; otherwise ``wait`` polls every 250 ms."""
         return self._wakeups.listening
+
+    async def weigh_once(self, queues: Sequence[QueueName] | None = None) -> None:
+        """Take the tenants' weights from Postgres for ``queues``, or for all; raises StoreDown."""
+        await self._weights.run_once(queues)
 
     async def relay_once(self) -> int:
         """Send what committed transactions have left in the outbox; returns how many."""
@@ -102,23 +122,33 @@ class Streams(StreamOperations):
         for at, each in enumerate(messages):
             positions.setdefault(each.queue, []).append(at)
         answers = [Published(id=each.id) for each in messages]
+        checked = len(positions) > 1 and await self._refuse_full(positions)
         for queue, mine in positions.items():
             keys = keys_of(queue)
             await self._know(queue)
+            following = len(mine)
+            most = None if checked else self._max_depth.get(queue)
             for part in parts(mine):
-                arguments: list[Argument] = [int(notify)]
+                following -= len(part)
+                arguments: list[Argument] = []
                 for at in part:
                     arguments += publish_arguments(*encoded[at])
-                for at, holder in zip(part, await self._scripts.publish(keys, arguments), strict=True):
+                holders = await self._scripts.publish(
+                    keys, arguments, notify=notify, most=most, following=following
+                )
+                if isinstance(holders, int):
+                    raise _full(queue, holders)
+                most = None  # the first part has made sure for all
+                for at, holder in zip(part, holders, strict=True):
                     if holder:
-                        answers[at] = Published(id=MessageId(UUID(hex=holder.decode())), duplicate=True)
+                        answers[at] = Published(id=message_id(holder), duplicate=True)
             if notify and any(messages[at].delay_seconds <= 0 for at in mine):
                 self._wakeups.wake(queue)
         return answers
 
     async def claim(self, queue: QueueName, owner: ProcessId, limit: int) -> list[Delivery]:
         """Take up to ``limit`` messages, higher lanes first."""
-        if limit <= 0 or queue in await self.paused():
+        if limit <= 0:
             return []
         keys = keys_of(queue)
         await self._know(queue)
@@ -126,39 +156,30 @@ class Streams(StreamOperations):
             # After an outage Redis may have come back a second younger: its counter would repeat itself.
             if self._fenced.setdefault(queue, self.outages) != self.outages:
                 await self._reserve_fences(keys)
-            arguments = (owner.hex, min(limit, CLAIMED_PER_CALL), milliseconds(self.lease_seconds))
-            answer = await self._scripts.claim(keys, *arguments)
+            limit = min(limit, CLAIMED_PER_CALL)
+            arguments = (owner.bytes, owner.hex, limit, milliseconds(self.lease_seconds))
+            answer = await self._scripts.claim(keys, arguments)
             while answer[0] == 0:
                 await self._reserve_fences(keys)
-                answer = await self._scripts.claim(keys, *arguments)
+                answer = await self._scripts.claim(keys, arguments)
         except StoreDown:
             self._outages += 1
             raise
-        deliveries: list[Delivery] = []
-        unreadable: list[Argument] = []
-        for at in range(2, len(answer), 8):
-            id, lane, entry, wire, fence, attempt, redelivered, published = answer[at : at + 8]
-            try:
-                message = decode(wire, queue)
-                if message.id.hex.encode() != id:
-                    raise Unparsable("its id is not the entry's")
-            except Unparsable as error:
-                unreadable += (id, fence, printable(error.message, 500))
-                continue
-            deliveries.append(
-                delivery_of(
-                    message,
-                    owner,
-                    fence=int(fence),
-                    attempt=attempt,
-                    redelivered=bool(redelivered),
-                    receipt=f"{lane - 1}:{entry.decode()}",
-                    published_ms=int(published),
-                )
-            )
+        deliveries, unreadable = deliveries_of(answer, queue, owner)
+        self._wakeups.due_in(queue, answer[2])
         if unreadable or answer[1]:
             await self._give_up(keys, unreadable)
         return deliveries
+
+    async def _refuse_full(self, positions: Mapping[QueueName, Sequence[int]]) -> bool:
+        """Raise QueueFull before any of several queues has taken something; a duplicate counts as well."""
+        for queue, mine in positions.items():
+            most = self._max_depth.get(queue)
+            if most is not None:
+                waiting, delayed, *_ = await self._scripts.depth(keys_of(queue))
+                if waiting + delayed + len(mine) > most:
+                    raise _full(queue, waiting + delayed)
+        return True
 
     @property
     def outages(self) -> int:
@@ -218,40 +239,33 @@ class Streams(StreamOperations):
             keys = keys_of(queue)
             given_up = 0
             for part in parts(mine):
-                arguments: list[Argument] = []
-                for at in part:
-                    arguments += settle_arguments(settlements[at])
                 count, verdicts = await self._scripts.settle(
-                    keys, owner.hex, self._crashes.child_limit, arguments
+                    keys,
+                    owner.bytes,
+                    self._crashes.child_limit,
+                    settle_arguments(settlements[at] for at in part),
                 )
                 given_up += count
                 for at, verdict in zip(part, verdicts, strict=True):
-                    answers[at] = Verdict(verdict.decode())
+                    answers[at] = VERDICTS[verdict]
             if given_up:
                 await self._give_up(keys, ())
         return answers
 
     async def progress(self, delivery: Delivery, *, stage: str, done: int | None, total: int | None) -> bool:
         """Record the progress and reset the crash budgets."""
-        counts = ("" if done is None else done, "" if total is None else total)
-        return await self._scripts.progress(
-            keys_of(delivery.queue), (*claim_arguments([delivery]), printable(stage, 200), *counts)
-        )
+        state = json.dumps({"stage": printable(stage, 200), "done": done, "total": total})
+        return await self._scripts.progress(keys_of(delivery.queue), (*claim_arguments([delivery]), state))
 
     async def cancel_requested(self, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
         """Those whose flag is set."""
         flagged: list[Delivery] = []
         for keys, mine in by_queue(deliveries):
             for part in parts(mine):
-                arguments: list[Argument] = []
-                for each in part:
-                    arguments += (each.id.hex, each.fence)
-                flagged += [part[at] for at in await self._scripts.flagged(keys, arguments)]
+                found = await self._scripts.flagged(keys, claim_arguments(part))
+                flagged += [part[at] for at in found]
         return flagged
 
-    async def _know(self, queue: QueueName) -> None:
-        """Enter the queue in the set of all queues, once."""
-        if queue not in self._known:
-            with self._store.translating("naming a queue"):
-                await self._store.client.execute_command("SADD", QUEUES, queue)
-            self._known.add(queue)
+
+def _full(queue: QueueName, waiting: int) -> QueueFull:
+    return QueueFull(f"{waiting} messages wait in {queue}", remedy="publish again once some have run")

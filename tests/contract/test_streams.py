@@ -27,7 +27,9 @@ from hive.store.postgres import Database
 from hive.store.redis import RedisStore
 from hive.testing.broker_contract import BrokerContract
 from hive.testing.broker_machine import BrokerMachine
-from hive.testing.harness import QUEUE, message
+from hive.testing.fairness_contract import FairnessContract
+from hive.testing.harness import QUEUE, Harness, message
+from hive.testing.operations_contract import OperationsContract
 
 ERROR = ErrorRecord(kind=ErrorKind.PERMANENT, code="ValueError", summary="it did not work")
 
@@ -38,6 +40,15 @@ def harness(redis_store: RedisStore, database: Database) -> StreamsHarness:
 
 
 class TestStreams(BrokerContract):
+    pass
+
+
+class TestSharing(FairnessContract):
+    @pytest.mark.skip("a script sees one queue: in a cluster another queue's keys are on another server")
+    async def test_a_resource_spans_queues(self, harness: Harness) -> None: ...
+
+
+class TestOperations(OperationsContract):
     pass
 
 
@@ -66,7 +77,7 @@ class TestStreamsAlone:
     async def test_an_entry_that_is_no_message_is_dead_lettered(
         self, harness: StreamsHarness, fields: dict[Any, Any]
     ) -> None:
-        await harness.store.client.xadd(keys_of(QUEUE).scripts[1], fields)
+        await harness.store.client.xadd(keys_of(QUEUE).lanes[1], fields)
         good = message()
         await harness.streams.publish([good])
         assert (await self.one(harness)).id == good.id
@@ -83,7 +94,7 @@ class TestStreamsAlone:
     async def test_many_bad_entries_hold_up_nobody(self, harness: StreamsHarness) -> None:
         pipe = harness.store.client.pipeline(transaction=False)
         for n in range(1_000):
-            pipe.xadd(keys_of(QUEUE).scripts[n % 3], {"i": f"{n:032x}", "m": os.urandom(n % 50)})
+            pipe.xadd(keys_of(QUEUE).lanes[n % 3], {"i": f"{n:032x}", "m": os.urandom(n % 50)})
         await pipe.execute()
         good = [message() for _ in range(20)]
         await harness.streams.publish(good)
@@ -95,7 +106,7 @@ class TestStreamsAlone:
 
     async def test_a_well_formed_foreign_entry_is_a_message(self, harness: StreamsHarness) -> None:
         sent = message()
-        await harness.store.client.xadd(keys_of(QUEUE).scripts[1], {"i": sent.id.hex, "m": encode(sent)})
+        await harness.store.client.xadd(keys_of(QUEUE).lanes[1], {"i": sent.id.hex, "m": encode(sent)})
         got = await self.one(harness)
         assert got.id == sent.id
         verdicts = await harness.streams.settle(
@@ -130,7 +141,7 @@ class TestStreamsAlone:
         for _ in range(3):
             await harness.streams.publish([message()])
             fences.append((await self.one(harness)).fence)
-            await harness.store.client.hset(keys_of(QUEUE).scripts[7], "next", 10**6 * len(fences) - 1)
+            await harness.store.client.hset(keys_of(QUEUE).state, "next", 10**6 * len(fences) - 1)
         assert fences == sorted(set(fences))
         assert fences[-1] > 2_000_000
 
@@ -154,7 +165,7 @@ class TestStreamsAlone:
     async def test_consumers_of_the_dead_are_removed(self, harness: StreamsHarness) -> None:
         await harness.streams.publish([message()])
         await self.one(harness)
-        lane = keys_of(QUEUE).scripts[1]
+        lane = keys_of(QUEUE).lanes[1]
         assert len(await harness.store.client.xinfo_consumers(lane, GROUP)) == 1
         await harness.streams.owner_died(self.me)
         assert len(await harness.store.client.xinfo_consumers(lane, GROUP)) == 0
@@ -169,25 +180,28 @@ class TestStreamsAlone:
             await harness.streams.progress(got[0], stage="s", done=1, total=2)
             await harness.streams.settle([Settlement(delivery=each, outcome=outcome) for each in got])
             await harness.streams.sweep([QUEUE])
+        for _ in range(10):
+            await harness.streams.sweep([QUEUE])
         left = {key.decode().rsplit(":", 2)[-1] async for key in harness.store.client.scan_iter("hive:{*}:*")}
-        assert left <= {"0", "1", "2", "fence", "wake", "dead", "lane"}
-        for at in (0, 1, 2, 5):
-            assert await harness.store.client.xlen(keys_of(QUEUE).scripts[at]) == 0
+        assert left <= {"0", "1", "2", "state", "wake", "dead", "lane"}
+        keys = keys_of(QUEUE)
+        for key in (*keys.lanes, keys.dead):
+            assert await harness.store.client.xlen(key) == 0
 
-    async def test_a_dead_letter_is_written_before_it_is_acknowledged(self, harness: StreamsHarness) -> None:
+    async def test_a_dead_letter_is_written_before_it_leaves_redis(self, harness: StreamsHarness) -> None:
         await harness.streams.publish([message()])
         got = await self.one(harness)
         async with harness.database.acquire() as connection:
             await connection.execute("alter table hive.dead_letter rename to away")
             with pytest.raises(asyncpg.UndefinedTableError):
                 await harness.streams.settle([Settlement(delivery=got, outcome=Failed(error=ERROR))])
-            lane = keys_of(QUEUE).scripts[1]
-            assert (await harness.store.client.xpending(lane, GROUP))["pending"] == 1
+            dead = keys_of(QUEUE).dead
+            assert await harness.store.client.xlen(dead) == 1
             await connection.execute("alter table hive.away rename to dead_letter")
         # Any process finishes it.
         await (await harness.peer()).sweep([QUEUE])
         assert [each.id for each in await harness.streams.dead_letters()] == [got.id]
-        assert (await harness.store.client.xpending(lane, GROUP))["pending"] == 0
+        assert await harness.store.client.xlen(dead) == 0
 
     async def test_poison_found_by_a_sweep_keeps_its_arguments(self, harness: StreamsHarness) -> None:
         await harness.streams.publish([message(args={"n": 1}, tenant=TenantId("acme"))])
@@ -261,6 +275,7 @@ class TestStreamsAlone:
                     await harness.streams.wait(QUEUE, 0.05)
                 # Now the poll is two seconds away: only a wake-up is faster.
                 for _ in range(5):
+                    assert await harness.streams.claim(QUEUE, self.me, 1) == []
                     await harness.streams.wait(QUEUE, 0.05)
                     await peer.publish([message()])
                     started = clock()

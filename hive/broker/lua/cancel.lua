@@ -1,24 +1,29 @@
 -- Cancels what waits at once and flags what runs; a publish that marked it to run again is forgotten.
 -- KEYS    see record.lua
--- ARGV    tenant or '*' for any, then ids
+-- ARGV    tenant ('' for system work) or '*' for any, 1 to count what was flagged before as well or 0, then ids
 -- RETURNS how many were touched
-local touched = 0
-for at = 2, #ARGV do
-  local id = ARGV[at]
-  local r = redis.call('HMGET', RECORD .. id, 's', 'l', 'e', 'k', 't')
-  if r[1] and (ARGV[1] == '*' or r[5] == ARGV[1]) then
-    if r[1] == 'r' then
-      redis.call('HSET', RECORD .. id, 'z', 1)
-      redis.call('HDEL', RECORD .. id, 'v')
-    else
-      if r[1] == 'w' then
-        redis.call('XDEL', LANES[tonumber(r[2])], r[3])
-      else
-        redis.call('ZREM', LATER, id)
-      end
-      forget(id, r[4])
+local now = now_ms()
+local touched_count = 0
+open()
+local records = call('HMGET', RECORD, unpack(ARGV, 3))
+for at = 3, #ARGV do
+  local id, record = ARGV[at], records[at - 2]
+  local r = parse(record)
+  if r and (ARGV[1] == '*' or r.tenant == ARGV[1]) then
+    if r.state ~= 'r' or ARGV[2] == '1' or not has(r.flags, CANCEL) then
+      touched_count = touched_count + 1
     end
-    touched = touched + 1
+    if r.state == 'r' then
+      local flags = with(r.flags, CANCEL)
+      if has(flags, RERUN) then
+        flags = flags - RERUN
+      end
+      call('HSET', RECORD, id, sub(record, 1, HEAD - 1) .. char(flags) .. sub(record, HEAD + 1))
+    else
+      withdraw(id, r)
+      forget(id, r)
+    end
   end
 end
-return touched
+close(now)
+return touched_count

@@ -3,10 +3,19 @@
 -- ARGV    none
 -- RETURNS waiting, delayed, running, the oldest waiting one's age in ms or -1, expired so far
 local now = now_ms()
-local oldest = -1
+local since
+open()
+local foreign = 0
+local function consider(id)
+  local r = parse(call('HGET', RECORD, id))
+  if r and (not since or r.since < since) then
+    since = r.since
+  end
+end
 for at = 1, 3 do
   local from = '-'
   local groups = redis.pcall('XINFO', 'GROUPS', LANES[at])
+  foreign = foreign + max(0, call('XLEN', LANES[at]) - is[N[at]])
   if not groups.err then
     for _, each in ipairs(groups) do
       local g = {}
@@ -17,13 +26,19 @@ for at = 1, 3 do
         from = '(' .. g['last-delivered-id']
       end
     end
-    local next = redis.call('XRANGE', LANES[at], from, '+', 'COUNT', 1)
+    local next = call('XRANGE', LANES[at], from, '+', 'COUNT', 1)
     if next[1] then
-      local r = redis.call('HMGET', RECORD .. (next[1][2][2] or ''), 'q', 'p')
-      local since = tonumber(r[1] or r[2] or string.match(next[1][1], '^%d+'))
-      oldest = math.max(oldest, now - since, 0)
+      consider(next[1][2][2] or '')
+    end
+  end
+  for _, tenant in ipairs(call('ZRANGE', QUEUED[at], 0, 99)) do
+    local first = call('ZRANGE', LINE .. at .. tenant, 0, 0)[1]
+    if first then
+      consider(first)
     end
   end
 end
-return {waiting(), redis.call('ZCARD', LATER), redis.call('ZCARD', LEASES), oldest,
-  tonumber(redis.call('HGET', COUNTS, 'expired') or '0')}
+local delayed, running = call('ZCARD', LATER), call('ZCARD', LEASES)
+local waiting = max(0, call('HLEN', RECORD) - delayed - running) + foreign
+return {waiting, delayed, running, since and waiting > 0 and max(0, now - since) or -1,
+  tonumber(call('HGET', STATE, 'expired') or '0') or 0}

@@ -2,9 +2,9 @@
 -- KEYS    see record.lua
 -- ARGV    where it begins, where it ends
 -- RETURNS 1 if it was taken, 0 if a higher one stands already
-local limit = tonumber(redis.call('HGET', FENCE, 'limit') or '-1')
-if tonumber(ARGV[1]) < limit then
+local limit = tonumber(call('HGET', STATE, 'limit') or '-1') or -1
+if tonumber(ARGV[1]) < limit and limit < 2 ^ 53 then
   return 0
 end
-redis.call('HSET', FENCE, 'next', ARGV[1], 'limit', ARGV[2])
+call('HSET', STATE, 'next', ARGV[1], 'limit', ARGV[2])
 return 1

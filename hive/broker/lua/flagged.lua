@@ -1,12 +1,12 @@
 -- Asks which deliveries somebody wants cancelled.
 -- KEYS    see record.lua
--- ARGV    for each delivery two: id, fence
+-- ARGV    for each delivery three: id, fence (8 bytes), owner
 -- RETURNS the positions (from 0) of those
 local flagged = {}
-for at = 1, #ARGV, 2 do
-  local r = redis.call('HMGET', RECORD .. ARGV[at], 's', 'f', 'z')
-  if r[1] == 'r' and r[2] == ARGV[at + 1] and r[3] then
-    flagged[#flagged + 1] = (at - 1) / 2
+for at = 1, #ARGV, 3 do
+  local record = call('HGET', RECORD, ARGV[at])
+  if held(record, ARGV[at + 1], ARGV[at + 2]) and has(byte(record, HEAD), CANCEL) then
+    flagged[#flagged + 1] = (at - 1) / 3
   end
 end
 return flagged

@@ -4,7 +4,7 @@
 -- RETURNS for each key the id of its live holder, or ''
 local holders = {}
 for at = 1, #ARGV do
-  local id = redis.call('GET', KEY .. ARGV[at])
-  holders[at] = id and redis.call('EXISTS', RECORD .. id) == 1 and id or ''
+  local id = call('HGET', HOLDERS, ARGV[at])
+  holders[at] = id and call('HEXISTS', RECORD, id) == 1 and id or ''
 end
 return holders

@@ -1,12 +1,13 @@
 -- Records how far a running message is, and resets its crash budgets.
 -- KEYS    see record.lua
--- ARGV    id, fence, owner, stage, done or '', total or ''
+-- ARGV    id, fence (8 bytes), owner, how far it is
 -- RETURNS 1, or 0 if the fence no longer holds
-local record = RECORD .. ARGV[1]
-local r = redis.call('HMGET', record, 's', 'f', 'o')
-if r[1] ~= 'r' or r[2] ~= ARGV[2] or r[3] ~= ARGV[3] then
+local id = ARGV[1]
+local record = call('HGET', RECORD, id)
+if not held(record, ARGV[2], ARGV[3]) then
   return 0
 end
-redis.call('HSET', record, 'stage', ARGV[4], 'done', ARGV[5], 'total', ARGV[6])
-redis.call('HDEL', record, 'c', 'h')
+call('HSET', PROGRESS, id, ARGV[4])
+local flags = char(with(byte(record, HEAD), PROGRESSED))
+call('HSET', RECORD, id, sub(record, 1, HEAD - 3) .. '\0\0' .. flags .. sub(record, HEAD + 1))
 return 1

@@ -1,77 +1,118 @@
 -- Accepts messages. A message that is known already is left alone, so it may be run again.
 -- KEYS    see record.lua
--- ARGV    1 to wake consumers, else 0; for each message nine: id, wire, lane (1-3), tenant or '', key or '', what to do if the key runs (rerun,
---         drop, or `refuse`: change nothing and name its holder), delay in ms, expiry in ms or '', max attempts
--- RETURNS for each message: '' when accepted, or the id that holds its key
+-- ARGV    1 to wake consumers or 0, how many messages may wait in the queue or '', how many more messages of the same
+--         call follow in later scripts; then for each message five: id, delay in ms, expiry in ms or 0, what to do if
+--         its key runs (rerun, drop, or `refuse`: change nothing and name its holder), record
+-- RETURNS for each message: '' when accepted, or the id that holds its key; or the number that waits if there would be
+--         too many, and nothing is changed
 local now = now_ms()
-local answers = {}
-local added = 0
-for at = 2, #ARGV, 9 do
-  local id, wire, lane, tenant, key = ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 2]), ARGV[at + 3], ARGV[at + 4]
-  local meanwhile, delay, expiry, max = ARGV[at + 5], tonumber(ARGV[at + 6]), ARGV[at + 7], ARGV[at + 8]
-  local record = RECORD .. id
-  local holder = nil
-  if redis.call('EXISTS', record) == 1 then
+local ids = {}
+for at = 4, #ARGV, 5 do
+  ids[#ids + 1] = ARGV[at]
+end
+local known = call('HMGET', RECORD, unpack(ids))
+
+local function holder_of(key)
+  local holder = call('HGET', HOLDERS, key)
+  local record = holder and call('HGET', RECORD, holder)
+  return holder, record, record and parse(record)
+end
+
+local most = tonumber(ARGV[2])
+if most then
+  local waiting = unserved()
+  if waiting + #ids + tonumber(ARGV[3]) > most then
+    local new, seen = tonumber(ARGV[3]), {}
+    for at, id in ipairs(ids) do
+      local r = parse(ARGV[3 + at * 5])
+      local key = r and r.key or ''
+      if not known[at] and (key == '' or not seen[key] and not call('HGET', HOLDERS, key)) then
+        new = new + 1
+        seen[key] = true
+      end
+    end
+    if new > 0 and waiting + new > most then
+      return waiting
+    end
+  end
+end
+
+open()
+local answers, records, kinds, made = {}, {}, {}, {}
+local came = false
+for at, id in ipairs(ids) do
+  local from = at * 5 - 1
+  local delay, expiry, meanwhile, record = tonumber(ARGV[from + 1]), tonumber(ARGV[from + 2]), ARGV[from + 3], ARGV[from + 4]
+  local good, _, lane, _, _, _, _, _, _, _, _, _, _, cost, _, _, tenant, key, resource, task =
+    pcall(unpack_bytes, FORMAT, record)
+  local holder
+  if known[at] or made[id] then
     holder = id
   elseif key ~= '' then
-    holder = redis.call('GET', KEY .. key)
-    if holder then
-      local r = redis.call('HMGET', RECORD .. holder, 's', 'x', 'l', 'e')
-      if not r[1] then
-        holder = nil
-      elseif r[1] ~= 'r' and r[2] and tonumber(r[2]) <= now then
+    local other, its, r = holder_of(key)
+    if other and made[other] then
+      holder = other
+    elseif r and r.key == key then
+      holder = other
+      if r.state ~= 'r' and r.expires > 0 and r.expires <= now then
         -- It waited too long and would only be dropped: this one takes its place.
-        redis.call('HINCRBY', COUNTS, 'expired', 1)
-        redis.call('ZREM', LATER, holder)
-        if r[1] == 'w' then
-          redis.call('XDEL', LANES[tonumber(r[3])], r[4])
-        end
-        redis.call('DEL', RECORD .. holder)
+        call('HINCRBY', STATE, 'expired', 1)
+        withdraw(other, r)
+        forget(other, r)
+        call('HDEL', RECORD, other)
         holder = nil
-      elseif r[1] == 'r' and meanwhile == 'rerun' then
-        redis.call('HSET', RECORD .. holder, 'v', 1)
+      elseif r.state == 'r' and meanwhile == 'rerun' then
+        flag_record(other, its, RERUN)
       end
     end
   end
   if holder then
-    answers[#answers + 1] = holder == id and '' or holder
+    answers[at] = holder == id and '' or holder
   else
-    local fields = {'HSET', record, 'l', lane, 'p', int(now)}
-    if tenant ~= '' then
-      fields[#fields + 1] = 't'
-      fields[#fields + 1] = tenant
-    end
+    made[id] = true
     if key ~= '' then
-      redis.call('SET', KEY .. key, id)
-      fields[#fields + 1] = 'k'
-      fields[#fields + 1] = key
+      call('HSET', HOLDERS, key, id)
     end
-    if max ~= '4' then
-      fields[#fields + 1] = 'n'
-      fields[#fields + 1] = max
-    end
-    if expiry ~= '' then
-      fields[#fields + 1] = 'x'
-      fields[#fields + 1] = int(now + tonumber(expiry))
-    end
+    local state, entry, place = 'w', '', 0
     if delay > 0 then
-      fields[#fields + 1] = 's'
-      fields[#fields + 1] = 'd'
-      fields[#fields + 1] = 'm'
-      fields[#fields + 1] = wire
-      redis.call('ZADD', LATER, int(now + delay), id)
+      state = 'd'
+      call('ZADD', LATER, int(now + delay), id)
     else
-      fields[#fields + 1] = 's'
-      fields[#fields + 1] = 'w'
-      fields[#fields + 1] = 'e'
-      fields[#fields + 1] = redis.call('XADD', LANES[lane], '*', 'i', id, 'm', wire)
-      added = added + 1
+      came = true
+      place = next_place()
+      if room(lane, tenant) > 0 and not is_queued(lane, tenant) then
+        entry = call('XADD', LANES[lane], '*', 'i', id)
+        enter(lane, tenant, cost)
+      else
+        local r = {lane = lane, tenant = tenant, place = place}
+        line_up(id, r)
+        state = 'l'
+      end
     end
-    redis.call(unpack(fields))
-    answers[#answers + 1] = ''
+    records[#records + 1] = id
+    records[#records + 1] = state .. sub(record, 2, HEAD)
+      .. pack('>I8I8I8I8', place, now, expiry > 0 and now + expiry or 0, now)
+      .. sub(record, HEAD + 33, FIXED) .. char(#entry) .. entry .. sub(record, FIXED + 2)
+    local kind = tenant .. ':' .. task
+    local its = kinds[kind]
+    if not its then
+      its = {}
+      kinds[kind] = its
+    end
+    its[#its + 1] = id
+    answers[at] = ''
   end
 end
-if ARGV[1] == '1' then
-  wake_if_was_empty(added)
+in_parts('HSET', RECORD, records)
+local names = {}
+for kind, its in pairs(kinds) do
+  names[#names + 1] = 0
+  names[#names + 1] = kind
+  in_parts('SADD', KIND .. kind, its)
 end
+in_parts('ZADD', KINDS, names)
+if came and ARGV[1] == '1' then
+  wake()
+end
+close(now)
 return answers

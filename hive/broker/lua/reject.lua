@@ -1,14 +1,20 @@
 -- Gives up deliveries whose wire format could not be read.
 -- KEYS    see record.lua
--- ARGV    for each delivery three: id, fence, what is wrong with it
+-- ARGV    for each delivery three: id, fence (8 bytes), what is wrong with it
 -- RETURNS nothing; the dead letters want to be written
+local now = now_ms()
+open()
 for at = 1, #ARGV, 3 do
   local id = ARGV[at]
-  local r = redis.call('HMGET', RECORD .. id, 's', 'f', 'l', 'e', 'k', 'a')
-  if r[1] == 'r' and r[2] == ARGV[at + 1] then
-    local lane, entry = tonumber(r[3]), r[4]
-    stage('', lane, entry, wire_of(lane, entry) or '', 'unparsable', 'unparsable', ARGV[at + 2], r[6])
-    redis.call('ZREM', LEASES, id)
-    forget(id, r[5])
+  local record = call('HGET', RECORD, id)
+  local r = parse(record)
+  if r and r.state == 'r' and sub(record, 3, 10) == ARGV[at + 1] then
+    stage(id, r.lane, r.entry, sub(record, r.rest), 'unparsable', 'unparsable', ARGV[at + 2], r.attempt)
+    call('ZREM', LEASES, id)
+    drop_entry(r.lane, r.entry)
+    leave(r.lane, r.tenant, r.cost)
+    forget(id, r)
+    release(r.resource, id)
   end
 end
+close(now)

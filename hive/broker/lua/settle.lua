@@ -1,96 +1,98 @@
 -- Writes outcomes, each only if its fence and owner still hold.
 -- KEYS    see record.lua
--- ARGV    owner, child crash limit, then for each delivery: id, fence, outcome; outcomes other than `completed`,
---         `cancelled` and `released` are followed by: delay in ms, error kind, code, summary
--- RETURNS how many were given up (their dead letters want to be written), then for each delivery: stale, accepted,
---         rerun or poisoned
-local owner, child_limit = ARGV[1], tonumber(ARGV[2])
+-- ARGV    owner, child crash limit, all deliveries in one text of 25 bytes each: id, fence (8 bytes), outcome (d done,
+--         x cancelled, h handed back, f failed, t try again, c crashed); then for each f, t and c four: delay in ms,
+--         error kind, code, summary
+-- RETURNS how many were given up (their dead letters want to be written), and a text of one letter for each delivery:
+--         s stale, a accepted, r to run again, p poisoned
+local owner, child_limit, batch = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local now = now_ms()
-local answer = {0}
-local entries, leases, records = {{}, {}, {}}, {}, {}
-local added, staged = 0, 0
-local at = 3
-while at <= #ARGV do
-  local id, fence, outcome = ARGV[at], ARGV[at + 1], ARGV[at + 2]
+local ids, count = {}, #batch / 25
+for at = 1, count do
+  ids[at] = sub(batch, at * 25 - 24, at * 25 - 9)
+end
+local records = call('HMGET', RECORD, unpack(ids))
+open()
+local verdicts, changed, leases, ended = {}, {}, {}, {}
+local staged, came, extra = 0, false, 4
+for at = 1, count do
+  local id, record = ids[at], records[at]
+  local word = sub(batch, at * 25, at * 25)
   local delay, kind, code, summary
-  at = at + 3
-  if outcome == 'failed' or outcome == 'retrying' or outcome == 'crashed' then
-    delay, kind, code, summary = tonumber(ARGV[at]), ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
-    at = at + 4
+  if word == 'f' or word == 't' or word == 'c' then
+    delay, kind, code, summary = tonumber(ARGV[extra]), ARGV[extra + 1], ARGV[extra + 2], ARGV[extra + 3]
+    extra = extra + 4
   end
-  local record = RECORD .. id
-  local r = redis.call('HMGET', record, 's', 'f', 'o', 'l', 'e', 'k', 'v', 'z', 'a', 'c', 'n')
-  local verdict = 'stale'
-  if r[1] == 'r' and r[2] == fence and r[3] == owner then
-    local lane, entry, key, rerun, cancelled = tonumber(r[4]), r[5], r[6], r[7], r[8]
-    local attempt, crashes = tonumber(r[9]), tonumber(r[10]) or 0
-    local after
-    verdict = 'accepted'
-    if outcome == 'crashed' and crashes + 1 >= child_limit then
-      after, kind, verdict = 'failed', 'poison', 'poisoned'
-    elseif cancelled and (outcome == 'released' or outcome == 'crashed' or outcome == 'retrying') then
-      after = 'gone'
-    elseif outcome == 'released' then
-      after = 'pending'
-    elseif outcome == 'crashed' then
-      after = 'retrying'
-    elseif outcome == 'retrying' and attempt < (tonumber(r[11]) or 4) then
-      after = 'retrying'
-    elseif rerun then
-      after, verdict = 'pending', 'rerun'
-    elseif outcome == 'retrying' then
-      after, kind = 'failed', 'exhausted'
-    elseif outcome == 'failed' then
-      after = 'failed'
-    else
-      after = 'gone'
-    end
-    leases[#leases + 1] = id
-    if after == 'gone' then
-      entries[lane][#entries[lane] + 1] = entry
-      records[#records + 1] = record
-      release_key(key, id)
-    else
-      local wire = wire_of(lane, entry) or ''
-      if after == 'failed' then
-        stage(id, lane, entry, wire, kind, code, summary, attempt)
-        records[#records + 1] = record
-        release_key(key, id)
+  local verdict = 's'
+  if not ended[id] and held(record, sub(batch, at * 25 - 8, at * 25 - 1), owner) then
+    local r = parse(record)
+    if r then
+      ended[id] = true
+      verdict = 'a'
+      local cancelled, after = has(r.flags, CANCEL)
+      if word == 'c' and r.crashes + 1 >= child_limit then
+        after, kind, verdict = 'dead', 'poison', 'p'
+      elseif cancelled and (word == 'h' or word == 'c' or word == 't') then
+        after = 'gone'
+      elseif word == 'h' then
+        after = 'line'
+      elseif word == 'c' or word == 't' and r.attempt < r.max then
+        after = 'later'
+      elseif has(r.flags, RERUN) then
+        after, verdict = 'line', 'r'
+      elseif word == 't' then
+        after, kind = 'dead', 'exhausted'
+      elseif word == 'f' then
+        after = 'dead'
+      else
+        after = 'gone'
+      end
+      leases[#leases + 1] = id
+      drop_entry(r.lane, r.entry)
+      leave(r.lane, r.tenant, r.cost)
+      if after == 'gone' then
+        forget(id, r)
+      elseif after == 'dead' then
+        stage(id, r.lane, r.entry, sub(record, r.rest), kind, code, summary, r.attempt)
+        forget(id, r)
         staged = staged + 1
       else
-        drop_entry(lane, entry)
-        redis.call('HDEL', record, 'o', 'b', 'v', 'z', 'g')
-        if outcome == 'crashed' then
-          redis.call('HSET', record, 'a', attempt - 1, 'c', crashes + 1)
-        elseif outcome == 'released' then
-          redis.call('HSET', record, 'a', attempt - 1)
-        elseif verdict == 'rerun' then
-          redis.call('HDEL', record, 'a', 'c', 'h', 'x', 'stage', 'done', 'total')
+        local wire = sub(record, r.rest)
+        r.flags = has(r.flags, PROGRESSED) and PROGRESSED or 0
+        if word == 'h' then
+          r.attempt = r.attempt - 1
+        elseif word == 'c' then
+          r.attempt, r.crashes = r.attempt - 1, r.crashes + 1
+        elseif verdict == 'r' then
+          r.attempt, r.crashes, r.deaths, r.expires = 0, 0, 0, 0
         end
-        if after == 'pending' then
-          line_up(id, lane, wire, now)
-          added = added + 1
+        r.attempt = max(0, r.attempt)
+        if after == 'later' then
+          r.state, r.entry = 'd', ''
+          call('ZADD', LATER, int(now + delay), id)
         else
-          redis.call('HSET', record, 's', 'd', 'm', wire)
-          redis.call('ZADD', LATER, int(now + delay), id)
+          -- What was handed back keeps its place, as the first of its line; what runs again starts anew.
+          r.since = now
+          if verdict == 'r' then
+            r.place = next_place()
+          end
+          line_up(id, r)
+          came = true
         end
+        changed[#changed + 1] = id
+        changed[#changed + 1] = pack_record(r, wire)
+      end
+      if release(r.resource, id) then
+        came = true
       end
     end
   end
-  answer[#answer + 1] = verdict
+  verdicts[at] = verdict
 end
-for lane = 1, 3 do
-  if #entries[lane] > 0 then
-    redis.call('XACK', LANES[lane], GROUP, unpack(entries[lane]))
-    redis.call('XDEL', LANES[lane], unpack(entries[lane]))
-  end
+in_parts('HSET', RECORD, changed)
+in_parts('ZREM', LEASES, leases)
+if came then
+  wake()
 end
-if #leases > 0 then
-  redis.call('ZREM', LEASES, unpack(leases))
-end
-if #records > 0 then
-  redis.call('DEL', unpack(records))
-end
-wake_if_was_empty(added)
-answer[1] = staged
-return answer
+close(now)
+return {staged, table.concat(verdicts)}

@@ -1,10 +1,10 @@
 -- Notes that handlers were entered.
 -- KEYS    see record.lua
--- ARGV    for each delivery three: id, fence, owner
+-- ARGV    for each delivery three: id, fence (8 bytes), owner
 -- RETURNS nothing
 for at = 1, #ARGV, 3 do
-  local r = redis.call('HMGET', RECORD .. ARGV[at], 's', 'f', 'o')
-  if r[1] == 'r' and r[2] == ARGV[at + 1] and r[3] == ARGV[at + 2] then
-    redis.call('HSET', RECORD .. ARGV[at], 'b', 1)
+  local record = call('HGET', RECORD, ARGV[at])
+  if held(record, ARGV[at + 1], ARGV[at + 2]) then
+    flag_record(ARGV[at], record, STARTED)
   end
 end

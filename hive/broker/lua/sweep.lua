@@ -1,51 +1,243 @@
--- Upkeep: promotes what is due, brings back what was abandoned, removes consumers that are gone.
+-- Upkeep: promotes what is due, brings back what was abandoned, removes consumers that are gone, recounts shares, and
+-- looks for what somebody else has put in or taken out.
 -- KEYS    see record.lua
--- ARGV    limit, hive crash limit, a dead owner (then only its deliveries are brought back) or '', idle time in ms
---         after which a consumer without deliveries is removed, or '' to leave them, 0 to leave ended leases
--- RETURNS due, brought back, given up, and how many dead letters want to be written
-local limit, hive_limit, dead_owner, idle = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], ARGV[4]
+-- ARGV    limit, hive crash limit, a dead owner (then only its deliveries are brought back) or '', the same in hex,
+--         idle time in ms after which a consumer without deliveries is removed or '' to leave them, 0 to leave ended
+--         leases
+-- RETURNS due, brought back, given up, how many dead letters want to be written, how much was found wrong and repaired
+local limit, hive_limit, dead_owner, dead_name, idle = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
 local now = now_ms()
-local due, lost = 0, {}
+local due, wrong, brought_back, given_up = 0, 0, 0, 0
+local RECOUNTED, LOOKED_AT = 20000, 300
+
+-- What stands in the windows, counted anew. A window of more entries than that is not ours to count in one go.
+local function recount()
+  local costs, state = {}, {}
+  if call('XLEN', LANES[1]) + call('XLEN', LANES[2]) + call('XLEN', LANES[3]) > RECOUNTED then
+    return
+  end
+  for lane = 1, 3 do
+    local weight, count, sum, from = 0, 0, 0, '-'
+    while true do
+      local entries = call('XRANGE', LANES[lane], from, '+', 'COUNT', 1000)
+      local ids = {}
+      for at, found in ipairs(entries) do
+        ids[at] = found[2][2] or ''
+      end
+      if #ids == 0 then
+        break
+      end
+      from = '(' .. entries[#entries][1]
+      local records = call('HMGET', RECORD, unpack(ids))
+      for at, found in ipairs(entries) do
+        local r = #found[2] == 2 and parse(records[at])
+        if r and r.entry == found[1] and r.lane == lane and (r.state == 'w' or r.state == 'r') then
+          local name = lane .. r.tenant
+          if not costs[name] then
+            weight = weight + weight_of(r.tenant)
+          end
+          costs[name] = (costs[name] or 0) + r.cost
+          count, sum = count + 1, sum + r.cost
+        end
+      end
+    end
+    is[W[lane]], is[N[lane]], is[C[lane]] = weight, count, sum
+  end
+  call('DEL', STANDING)
+  standing, standing_was = {}, {}
+  for name, cost in pairs(costs) do
+    standing[name], standing_was[name] = cost, 0
+  end
+  for lane = 1, 3 do
+    for _, tenant in ipairs(call('ZRANGE', QUEUED[lane], 0, 999)) do
+      touched[lane .. tenant] = true
+    end
+  end
+end
+
+-- Live slots: what was announced and not repeated for too long counts no more.
+local function count_slots()
+  local all, sum, live, old = call('HGETALL', SLOTS), 0, 0, {}
+  for at = 1, #all, 2 do
+    local slots, ends = string.match(all[at + 1], '^(%d+) (%d+)$')
+    if slots and tonumber(ends) > now then
+      sum, live = sum + tonumber(slots), live + 1
+    else
+      old[#old + 1] = all[at]
+    end
+  end
+  in_parts('HDEL', SLOTS, old)
+  is.slots = max(1, live > 0 and min(sum, 1000000) or 24)
+  if live > 0 then
+    call('HSET', STATE, 'slots', int(is.slots))
+  else
+    call('HDEL', STATE, 'slots')
+  end
+end
+
+local function bring_back(id, r, wire)
+  call('ZREM', LEASES, id)
+  drop_entry(r.lane, r.entry)
+  leave(r.lane, r.tenant, r.cost)
+  -- Only what had started is charged for hive's death, and never as an attempt.
+  local started = has(r.flags, STARTED)
+  local deaths = r.deaths + (started and 1 or 0)
+  if started and deaths >= hive_limit then
+    stage(id, r.lane, r.entry, wire, 'poison', 'hive_died', 'hive died ' .. deaths .. ' times while it ran', r.attempt)
+    forget(id, r)
+    given_up = given_up + 1
+  elseif has(r.flags, CANCEL) then
+    forget(id, r)
+  else
+    r.attempt, r.deaths, r.since = max(0, r.attempt - 1), deaths, now
+    r.flags = REDELIVERED + (has(r.flags, PROGRESSED) and PROGRESSED or 0)
+    line_up(id, r)
+    call('HSET', RECORD, id, pack_record(r, wire))
+  end
+  release(r.resource, id)
+end
+
+-- Whether a message is where its record says.
+local function in_place(id, r)
+  if r.state == 'w' then
+    local found = redis.pcall('XRANGE', LANES[r.lane], r.entry, r.entry)
+    return not found.err and found[1] and found[1][2][2] == id
+  elseif r.state == 'r' then
+    return call('ZSCORE', LEASES, id)
+  elseif r.state == 'd' then
+    return call('ZSCORE', LATER, id)
+  elseif r.state == 'b' then
+    return r.resource ~= '' and call('ZSCORE', BLOCKED .. r.resource, id) and call('HEXISTS', RESOURCES, r.resource) == 1
+  end
+  return call('ZSCORE', LINE .. r.lane .. r.tenant, id) and is_queued(r.lane, r.tenant)
+end
+
+local function look_at_record(id, record)
+  local r = parse(record)
+  if not r or #id ~= 16 then
+    reject(id, 2, '', record, 'a record that is none')
+    forgotten[#forgotten + 1] = id
+    wrong = wrong + 1
+  elseif not in_place(id, r) then
+    local wire = sub(record, r.rest)
+    wrong = wrong + 1
+    if r.state == 'r' then
+      bring_back(id, r, wire)
+    else
+      if r.state == 'w' then
+        leave(r.lane, r.tenant, r.cost)
+      elseif r.state == 'b' and r.resource ~= '' then
+        call('ZREM', BLOCKED .. r.resource, id)
+      end
+      line_up(id, r)
+      call('HSET', RECORD, id, pack_record(r, wire))
+    end
+  end
+end
+
+local function look_at_member(key, id)
+  if call('HEXISTS', RECORD, id) == 0 then
+    call('ZREM', key, id)
+    reject(id, 2, '', id, 'an id without a message')
+    wrong = wrong + 1
+  end
+end
+
+-- Looks at the next few of all there is. The place it has reached is kept in `audit`.
+local function audit()
+  local phase, cursor = string.match(call('HGET', STATE, 'audit') or '', '^([1-5]) (%d+)$')
+  phase, cursor = tonumber(phase) or 1, cursor or '0'
+  if #cursor > 19 then
+    cursor = '0'
+  end
+  local command = (phase == 1 or phase == 5) and 'HSCAN' or 'ZSCAN'
+  local key = ({RECORD, LATER, LEASES, KINDS, RESOURCES})[phase]
+  local reply = call(command, key, cursor, 'COUNT', LOOKED_AT)
+  local seen = reply[2]
+  for at = 1, #seen, 2 do
+    local name = seen[at]
+    if phase == 1 then
+      look_at_record(name, seen[at + 1])
+    elseif phase == 2 or phase == 3 then
+      look_at_member(key, name)
+    elseif phase == 4 then
+      if call('EXISTS', KIND .. name) == 0 then
+        call('ZREM', KINDS, name)
+      end
+    elseif phase == 5 then
+      local r = parse(call('HGET', RECORD, seen[at + 1]))
+      if not r or r.state ~= 'r' or r.resource ~= name then
+        release(name, seen[at + 1])
+      end
+    end
+  end
+  if reply[1] == '0' then
+    phase = phase % 5 + 1
+    if phase == 1 then
+      recount()
+    end
+  end
+  call('HSET', STATE, 'audit', phase .. ' ' .. reply[1])
+end
+
+open()
+local lost = {}
 if dead_owner == '' then
+  count_slots()
   due = promote(now, limit)
-  if ARGV[5] ~= '0' then
-    lost = redis.call('ZRANGEBYSCORE', LEASES, '-inf', '(' .. int(now), 'LIMIT', 0, limit)
+  if ARGV[6] ~= '0' then
+    lost = call('ZRANGEBYSCORE', LEASES, '-inf', '(' .. int(now), 'LIMIT', 0, limit)
   end
 else
-  for _, id in ipairs(redis.call('ZRANGE', LEASES, 0, -1)) do
-    if redis.call('HGET', RECORD .. id, 'o') == dead_owner then
-      lost[#lost + 1] = id
+  call('HDEL', SLOTS, dead_owner)
+  local all = call('ZRANGE', LEASES, 0, -1)
+  for at = 1, #all, 1000 do
+    local last = min(at + 999, #all)
+    for index, record in ipairs(call('HMGET', RECORD, unpack(all, at, last))) do
+      if record and sub(record, 11, 26) == dead_owner then
+        lost[#lost + 1] = all[at + index - 1]
+      end
     end
   end
 end
-local brought_back, given_up, added = 0, 0, 0
 for _, id in ipairs(lost) do
-  local record = RECORD .. id
-  local r = redis.call('HMGET', record, 's', 'l', 'e', 'k', 'a', 'b', 'h', 'z')
-  redis.call('ZREM', LEASES, id)
-  if r[1] == 'r' then
-    local lane, entry, key, attempt, started = tonumber(r[2]), r[3], r[4], tonumber(r[5]), r[6]
-    -- Only what had started is charged for hive's death, and never as an attempt.
-    local deaths = (tonumber(r[7]) or 0) + (started and 1 or 0)
-    local wire = wire_of(lane, entry) or ''
+  local record = call('HGET', RECORD, id)
+  local r = parse(record)
+  if r and r.state == 'r' then
     brought_back = brought_back + 1
-    if started and deaths >= hive_limit then
-      stage(id, lane, entry, wire, 'poison', 'hive_died', 'hive died ' .. deaths .. ' times while it ran', attempt)
-      forget(id, key)
-      given_up = given_up + 1
-    elseif r[8] then
-      drop_entry(lane, entry)
-      forget(id, key)
-    else
-      drop_entry(lane, entry)
-      redis.call('HDEL', record, 'o', 'b', 'v')
-      redis.call('HSET', record, 'a', attempt - 1, 'h', deaths, 'g', 1)
-      line_up(id, lane, wire, now)
-      added = added + 1
+    bring_back(id, r, sub(record, r.rest))
+  elseif not record then
+    look_at_member(LEASES, id)
+  else
+    call('ZREM', LEASES, id)
+    if not r then
+      look_at_record(id, record)
     end
   end
 end
-wake_if_was_empty(added)
+if brought_back > given_up then
+  wake()
+end
+if dead_owner == '' then
+  close(now)
+  local forced = call('HDEL', STATE, 'recount') == 1
+  for lane = 1, 3 do
+    if forced or call('XLEN', LANES[lane]) ~= is[N[lane]] then
+      gone, touched, unkinds, forgotten = {{}, {}, {}}, {}, {}, {}
+      open()
+      recount()
+      close(now)
+      break
+    end
+  end
+  gone, touched, unkinds, forgotten = {{}, {}, {}}, {}, {}, {}
+  open()
+  audit()
+  if wrong > 0 then
+    wake()
+  end
+end
+close(now)
 if idle ~= '' then
   for at = 1, 3 do
     local consumers = redis.pcall('XINFO', 'CONSUMERS', LANES[at], GROUP)
@@ -56,11 +248,11 @@ if idle ~= '' then
           c[each[field]] = each[field + 1]
         end
         -- One with deliveries stays: removing it would lose their entries.
-        if c['pending'] == 0 and (c['idle'] > tonumber(idle) or c['name'] == dead_owner) then
-          redis.call('XGROUP', 'DELCONSUMER', LANES[at], GROUP, c['name'])
+        if c['pending'] == 0 and (c['idle'] > tonumber(idle) or c['name'] == dead_name) then
+          call('XGROUP', 'DELCONSUMER', LANES[at], GROUP, c['name'])
         end
       end
     end
   end
 end
-return {due, brought_back, given_up, redis.call('XLEN', DEAD)}
+return {due, brought_back, given_up, call('XLEN', DEAD), wrong}
