@@ -40,7 +40,8 @@ bench: setup ## measure hive (CASES=a,b QUICK=1)
 	@$(BIN)/python tests/bench/run.py $(if $(CASES),--cases $(CASES)) $(if $(QUICK),--quick)
 
 chaos: setup ## kill, freeze, cut and wipe while work runs, then count lost and doubled effects
-	@$(BIN)/python -m pytest tests/chaos -m chaos $(if $(SCENARIO),-k $(SCENARIO))
+	@$(BIN)/python tests/chaos/chaos.py $(if $(SCENARIO),--scenario $(SCENARIO)) $(if $(CARRIER),--carrier $(CARRIER)) \
+	  $(if $(SEED),--seed $(SEED)) $(if $(JOBS),--jobs $(JOBS)) $(if $(PEER),--peer $(PEER))
 
 lock: setup ## resolve the dependencies anew into requirements.lock
 	@$(BIN)/uv pip compile pyproject.toml --extra embedded --extra dev --python-version 3.11 --universal \
