@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -95,12 +96,12 @@ class Bench:
         else:
             self.stores.fresh("bench_hive")
 
-    def send(self, system: System, *arguments: object) -> float:
+    def send(self, system: System, *arguments: object, script: str = "driver.py") -> float:
         """Have ``system``'s own client send; returns the seconds that took."""
         try:
             done = subprocess.run(
                 [
-                    *(self.environments.program(system.environment, "python"), "driver.py", system.module),
+                    *(self.environments.program(system.environment, "python"), script, system.module),
                     *(str(argument) for argument in arguments),
                 ],
                 cwd=APPS,
@@ -121,25 +122,60 @@ class Bench:
         system: System,
         *,
         expect: int = 0,
+        expect_delays: int = 0,
         slots: int | None = None,
         prefetch: int | None = None,
         effects: Path | None = None,
     ) -> Generator[Worker]:
         """A worker of ``system``, killed at the end."""
         slots = slots or system.slots
-        notes = self._path("notes", system)
+        notes = self.path("notes", system)
         variables = {
             "BENCH_EXPECT": str(expect),
+            "BENCH_EXPECT_DELAYS": str(expect_delays),
             "BENCH_OUT": str(notes),
             "BENCH_SLOTS": str(slots),
             "BENCH_PREFETCH": str(slots * 4 if prefetch is None else prefetch),
+            "BENCH_EFFECTS": str(effects or ""),
         }
-        if effects is not None:
-            variables["BENCH_EFFECTS"] = str(effects)
         name, *rest = system.command(slots)
         command = [self.environments.program(system.environment, name), *rest]
         with self.process(command, self.environment(system) | variables, system, notes) as worker:
             yield worker
+
+    @contextlib.contextmanager
+    def hive_run(
+        self, system: System, *, state: Path, slots: int, expect: int = 0, effects: Path | None = None
+    ) -> Generator[Worker]:
+        """A whole ``hive run`` on these stores, with the benchmark's tasks on ``slots`` unless 0."""
+        notes = self.path("notes", system)
+        variables = {
+            "HIVE_STATE_DIR": str(state),
+            "HIVE_HTTP__PORT": "0",
+            "HIVE_POSTGRES__DSN": self.stores.postgres_dsn,
+            "HIVE_REDIS__URL": self.stores.redis_url,
+            "BENCH_EXPECT": str(expect),
+            "BENCH_OUT": str(notes),
+            "BENCH_EFFECTS": str(effects or ""),
+        }
+        if slots:
+            variables |= {
+                "HIVE_PROCESS__MODULES": '["hive_app"]',
+                "HIVE_POOLS__BENCH__SLOTS": str(slots),
+                "HIVE_POOLS__BENCH__PREFETCH": str(slots),
+                f"HIVE_POOLS__BENCH__{system.carrier.upper()}": '["bench"]',
+            }
+        command = [self.environments.program("hive", "hive"), "run"]
+        with self.process(command, self.environment(system) | variables, system, notes) as worker:
+            yield worker
+
+    def state_folder(self) -> Path:
+        """A new state folder for a whole hive."""
+        self._runs += 1
+        folder = self.root / "state" / f"{self._runs:04}"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.parent.mkdir(exist_ok=True)
+        return folder
 
     @contextlib.contextmanager
     def process(
@@ -150,7 +186,7 @@ class Bench:
         notes: Path | None = None,
     ) -> Generator[Worker]:
         """Any command as a worker."""
-        log_path = self._path("log", system)
+        log_path = self.path("log", system)
         with log_path.open("wb") as log:
             process = subprocess.Popen(
                 ["setpriv", "--pdeathsig", "KILL", "--", *command],
@@ -161,7 +197,7 @@ class Bench:
                 stderr=log,
                 start_new_session=True,
             )
-        worker = Worker(process, notes or self._path("notes", system), log_path)
+        worker = Worker(process, notes or self.path("notes", system), log_path)
         self._workers.append(worker)
         try:
             yield worker
@@ -180,11 +216,12 @@ class Bench:
             "BENCH_REDIS": self.stores.redis_url,
             "BENCH_POSTGRES": self.stores.postgres_dsn,
             "BENCH_CARRIER": system.carrier,
-            "PYTHONPATH": str(APPS),
+            "PYTHONPATH": os.pathsep.join([str(APPS), *filter(None, [os.environ.get("PYTHONPATH")])]),
             "PYTHONWARNINGS": "ignore",
         }
 
-    def _path(self, kind: str, system: System) -> Path:
+    def path(self, kind: str, system: System) -> Path:
+        """A new path below ``logs``."""
         self._runs += 1
         path = self.root / "logs" / f"{self._runs:04}-{system.name.replace(' ', '-')}.{kind}"
         path.unlink(missing_ok=True)

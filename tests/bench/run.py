@@ -15,7 +15,18 @@ from pathlib import Path
 
 import structlog
 from bench import Bench
-from cases import ceiling, pickup, publishing, throughput
+from cases import (
+    ceiling,
+    killing,
+    memory,
+    neighbours,
+    pickup,
+    publishing,
+    roundtrips,
+    scripts,
+    starting,
+    throughput,
+)
 from measures import Figure, write_latest
 from report import Session
 
@@ -28,6 +39,13 @@ CASES: Mapping[str, Callable[[Bench], list[Figure]]] = {
     "publish": publishing.publish,
     "pickup": pickup.pickup,
     "ceiling": ceiling.ceiling,
+    "roundtrips": roundtrips.roundtrips,
+    "neighbour": neighbours.neighbour,
+    "kill": killing.kill,
+    "memory": memory.memory,
+    "start": starting.start,
+    "child": scripts.child,
+    "beat": scripts.beat,
 }
 
 

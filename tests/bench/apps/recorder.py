@@ -4,9 +4,10 @@ The standard library alone: each system imports this into an environment of its 
 ``time.monotonic``, which on Linux is one clock for all processes. A worker writes its notes once, when the
 expected number of tasks has run::
 
-    BENCH_EXPECT   how many runs to wait for
-    BENCH_OUT      the file its notes go to: {"count", "first", "last", "busy", "delays"}
-    BENCH_EFFECTS  where `effect` notes starts and effects, a line each
+    BENCH_EXPECT         how many runs to wait for
+    BENCH_EXPECT_DELAYS  or how many delays
+    BENCH_OUT            the file its notes go to: {"count", "first", "last", "busy", "delays"}
+    BENCH_EFFECTS        where `effect` notes starts and effects, a line each
 """
 
 import asyncio
@@ -21,8 +22,9 @@ TASKS = ("empty", "rest", "stamp", "effect")
 class Recorder:
     """Counts runs; safe to call from threads."""
 
-    def __init__(self, expected: int, out: str) -> None:
+    def __init__(self, expected: int, expected_delays: int, out: str) -> None:
         self._expected = expected
+        self._expected_delays = expected_delays
         self._out = out
         self._lock = threading.Lock()
         self._count = 0
@@ -46,6 +48,8 @@ class Recorder:
             self._busy += now - began
             if delay is not None:
                 self._delays.append(delay)
+                if len(self._delays) == self._expected_delays:
+                    self._write(now)
             if self._count == self._expected:
                 self._write(now)
 
@@ -62,7 +66,11 @@ class Recorder:
         os.replace(self._out + ".new", self._out)
 
 
-recorder = Recorder(int(os.environ.get("BENCH_EXPECT", "0")), os.environ.get("BENCH_OUT", ""))
+recorder = Recorder(
+    int(os.environ.get("BENCH_EXPECT", "0")),
+    int(os.environ.get("BENCH_EXPECT_DELAYS", "0")),
+    os.environ.get("BENCH_OUT", ""),
+)
 _effects = -1
 
 
