@@ -80,7 +80,9 @@ for at, id in ipairs(ids) do
     else
       came = true
       place = next_place()
-      if room(lane, tenant) > 0 and not is_queued(lane, tenant) then
+      if resource ~= '' and set_aside(id, {resource = resource, place = place}) then
+        state = 'b'
+      elseif room(lane, tenant) > 0 and not is_queued(lane, tenant) then
         entry = call('XADD', LANES[lane], '*', 'i', id)
         enter(lane, tenant, cost)
       else

@@ -233,10 +233,23 @@ local function step_in(id, r)
   enter(r.lane, r.tenant, r.cost)
 end
 
+-- Sets a message aside if its resource is taken. Its record is the caller's to store. A holder that no longer runs is
+-- found by the audit of a sweep.
+local function set_aside(id, r)
+  if r.resource == '' or call('HEXISTS', RESOURCES, r.resource) == 0 then
+    return false
+  end
+  r.state, r.entry = 'b', ''
+  call('ZADD', BLOCKED .. r.resource, int(r.place), id)
+  return true
+end
+
 -- Puts a message at the end of its line, or straight into the window.
 local function put(id, r)
   r.place = next_place()
-  if room(r.lane, r.tenant) > 0 and not is_queued(r.lane, r.tenant) then
+  if set_aside(id, r) then
+    return
+  elseif room(r.lane, r.tenant) > 0 and not is_queued(r.lane, r.tenant) then
     step_in(id, r)
   else
     line_up(id, r)
@@ -372,6 +385,9 @@ local function admit(lane, tenant, most, by_share, now)
       elseif r.expires > 0 and r.expires <= now then
         call('HINCRBY', STATE, 'expired', 1)
         forget(id, r)
+      elseif set_aside(id, r) then
+        changed[#changed + 1] = id
+        changed[#changed + 1] = 'b' .. sub(record, 2)
       else
         -- Only its state and its entry change, and it has had no entry.
         local entry = call('XADD', LANES[lane], '*', 'i', id)
