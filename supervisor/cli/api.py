@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from supervisor.cli.failure import NotAnswering, Refused
+from supervisor.cli.failure import CommandFailed, NotAnswering, Refused
 from supervisor.cli.place import Place, not_running
 
+LONGEST_TARGET = 8000  # HTTP servers, hive's among them, refuse longer first lines without a word of why
 USUAL_SECONDS = 35.0  # a little more than the API's own deadline, so that its answer comes first
 
 
@@ -60,6 +61,8 @@ class Api:
             headers["Content-Type"] = "application/json"
         given = {name: value for name, value in (query or {}).items() if value is not None}
         target = path + (f"?{urlencode(given)}" if given else "")
+        if len(target) > LONGEST_TARGET:
+            raise CommandFailed("this is more text than hive takes in one question", remedy="shorten it")
         connection = http.client.HTTPConnection(address.host, address.port, timeout=seconds)
         try:
             connection.request(method, target, content, headers)

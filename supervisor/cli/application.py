@@ -7,7 +7,7 @@ import click
 from supervisor.cli.attempts import attempts
 from supervisor.cli.connectors import connector
 from supervisor.cli.dead import dead
-from supervisor.cli.failure import CommandFailed
+from supervisor.cli.failure import CONFIGURATION, CommandFailed
 from supervisor.cli.jobs import enqueue, jobs
 from supervisor.cli.overview import drain, pools, queues, services
 from supervisor.cli.plain_text import clean
@@ -75,6 +75,12 @@ def run(arguments: list[str]) -> int:
     except click.ClickException as error:
         error.show()
         return error.exit_code
+    except UnicodeEncodeError:
+        # Bytes that are no UTF-8 reach us as halves of surrogate pairs: fit for a path, for nothing else.
+        if not any("\ud800" <= character <= "\udfff" for text in arguments for character in text):
+            raise
+        click.echo("error: the command line holds bytes that are not UTF-8", err=True)
+        return CONFIGURATION
     except BrokenPipeError:
         # `hive jobs | head`: the reader has what it wanted; what is still buffered must not be flushed.
         sys.stdout = None  # pyright: ignore[reportAttributeAccessIssue]

@@ -333,6 +333,36 @@ async def test_every_command_has_help_with_an_example(shell: Shell) -> None:
         assert command.help and "Example" in command.help, path
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("search", "\udcff"),
+        ("search", "anything", "--tenant", "\udcff"),
+        ("attempts", "--connector", "\udcff"),
+        ("jobs", "show", "\udcff"),
+        ("dead", "show", "\udcff"),
+        ("connector", "run", "\udcff"),
+        ("tenant", "create", "\udcff"),
+        ("enqueue", "\udcff", "--json", "{}"),
+    ],
+    ids=" ".join,
+)
+async def test_bytes_that_are_no_text_are_refused_in_one_line(
+    api: Api, shell: Shell, arguments: tuple[str, ...]
+) -> None:
+    ran = await shell.run(*arguments)
+    assert ran.code in (1, 2)
+    assert ran.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("length", [2_000, 7_990, 20_000, 100_000])
+async def test_a_question_too_long_is_said_to_be(api: Api, shell: Shell, length: int) -> None:
+    ran = await shell.run("search", "x" * length)
+    assert ran.code in (0, 1)
+    assert "not hive" not in ran.err
+    assert "Traceback" not in ran.err
+
+
 async def test_the_probe_is_quick_and_imports_nothing_of_hive(shell: Shell) -> None:
     ran = await shell.run("probe", "ready", PYTHONPROFILEIMPORTTIME="1")
     assert ran.code == 1
