@@ -1,13 +1,15 @@
 """A carrier: one broker as one pool deals with it, with the loops that keep its runs true."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import anyio
 
 from hive.broker.port import Broker
 from hive.clock import Clock
 from hive.events import Events
+from hive.ids import ProcessId, QueueName
 from hive.settings import Leases
+from pools.announcements import Announcements
 from pools.cancellations import Cancellations
 from pools.doubt import Doubt
 from pools.hands import Hands
@@ -18,7 +20,8 @@ from pools.starts import Starts
 
 
 class Carrier:
-    """The runs of one broker, and their renewal, doubt, cancellation, start notes and settling.
+    """The runs of one broker, and their renewal, doubt, cancellation, start notes, settling and
+    announcements.
 
     A pool has one for each broker its queues use, so that one store's outage does not hold up the other's
     jobs.
@@ -29,6 +32,9 @@ class Carrier:
         broker: Broker,
         *,
         pool: str,
+        owner: ProcessId,
+        queues: Sequence[QueueName],
+        slots: int,
         leases: Leases,
         beat: Callable[[], None],
         on_settled: Callable[[Run, str], None],
@@ -42,6 +48,9 @@ class Carrier:
         self.doubt = Doubt(self.hands, margin_seconds=leases.doubt_margin_seconds, clock=clock)
         self.cancellations = Cancellations(self.hands)
         self.starts = Starts(self.hands, clock)
+        self.announcements = Announcements(
+            self.hands, owner=owner, queues=queues, slots=slots, period_seconds=leases.renew_seconds
+        )
 
     async def run(self) -> None:
         """Keep the loops going until cancelled. Nothing held is forgotten by that; a later run goes on."""
@@ -51,3 +60,4 @@ class Carrier:
             group.start_soon(self.doubt.run)
             group.start_soon(self.cancellations.run)
             group.start_soon(self.starts.run)
+            group.start_soon(self.announcements.run)

@@ -112,6 +112,9 @@ class WorkerPool:
                 carrier = by_broker[id(broker)] = Carrier(
                     broker,
                     pool=name,
+                    owner=owner,
+                    queues=[each for each in queues if routes.get(each) is broker],
+                    slots=settings.slots,
                     leases=leases,
                     beat=self._beat,
                     on_settled=self._settled,
@@ -171,6 +174,7 @@ class WorkerPool:
         before = self.slots.total
         self.slots.resize(slots)
         log.info("pool.resized", pool=self.name, before=before, slots=slots)
+        self._announce(slots)
         if slots == 0:
             for intake in self._intakes.values():
                 intake.clear_backlog()
@@ -186,6 +190,7 @@ class WorkerPool:
     def stop_intake(self) -> None:
         """Claim no more; what was prefetched and not started is released. Returns at once."""
         self._stopping = True
+        self._announce(0)
         for intake in self._intakes.values():
             intake.stop()
 
@@ -293,6 +298,10 @@ class WorkerPool:
         since = self._tally - before
         handed_back = since.pop("released", 0)
         return DrainReport(finished=since.total(), handed_back=handed_back, abandoned=len(self._runs()))
+
+    def _announce(self, slots: int) -> None:
+        for carrier in self._carriers:
+            carrier.announcements.change(0 if self._stopping else slots)
 
     def _runs(self) -> list[Run]:
         return [run for carrier in self._carriers for run in carrier.hands.runs]

@@ -26,7 +26,7 @@ PRUNE_SECONDS = 300.0
 
 @dataclass(slots=True)
 class _Line:
-    """One broker with its queues. ``hold_until``: leases are not expired before, on the clock."""
+    """One broker with its queues. ``hold_until``: leases are spared before, on the clock."""
 
     name: str
     broker: Broker
@@ -39,9 +39,10 @@ class _Line:
 class Sweeper:
     """``brokers`` by name, with the queues each carries. ``run`` is the service.
 
-    After an outage of its store a broker is not swept for one lease length: its leases ran out while nobody
+    After an outage of its store a broker's leases are spared for one lease length: they ran out while nobody
     could renew them, though their jobs still run, and renewal must get its turn before they are taken for
-    abandoned. An outage too short to end a renewed lease holds nothing up.
+    abandoned. What is due meanwhile is promoted all the same. An outage too short to end a renewed lease
+    changes nothing.
     """
 
     def __init__(
@@ -79,8 +80,8 @@ class Sweeper:
                 await line.broker.depth(line.queues[0])  # any cheap question: is it back?
                 line.away = False
                 self._hold(line)
-            if self._clock.monotonic() >= line.hold_until:
-                self._report(line, await line.broker.sweep(line.queues))
+            held = self._clock.monotonic() < line.hold_until
+            self._report(line, await line.broker.sweep(line.queues, expire_leases=not held))
             line.answered_at = self._clock.monotonic()
         except StoreDown as error:
             if not line.away:

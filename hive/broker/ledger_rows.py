@@ -1,7 +1,7 @@
 """Rows of the ledger as the contract's values, and back."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from hive.broker.port import DeadLetter, Delivery, JobView, Lane, Message, Settlement
 from hive.broker.wire import arguments_text, check
@@ -20,6 +20,8 @@ from hive.states import JobState
 from hive.store.connection import Row
 
 Columns = tuple[list[Any], ...]
+_NOTHING: Final = (None,) * 6
+_LANES: Final = tuple(Lane)  # calling an enumeration costs more than all the rest of a column
 
 
 def message_columns(messages: Sequence[Message]) -> Columns:
@@ -56,19 +58,18 @@ def claim_columns(deliveries: Sequence[Delivery]) -> tuple[list[MessageId], list
 
 def settlement_columns(settlements: Sequence[Settlement]) -> Columns:
     """The arrays that the settle query takes."""
-    rows = [_settlement_row(each) for each in settlements]
-    return tuple([row[at] for row in rows] for at in range(11))
+    return tuple(list(column) for column in zip(*map(_settlement_row, settlements), strict=True))
 
 
 def _settlement_row(settlement: Settlement) -> tuple[Any, ...]:
     delivery, outcome = settlement.delivery, settlement.outcome
+    if isinstance(outcome, Completed):
+        return (delivery.id, delivery.fence, delivery.owner, "completed", 0.0, *_NOTHING)
     delay: float = 0.0
     error: ErrorRecord | None = None
     exit: ExitDetail | None = None
     summary: str | None = None
     match outcome:
-        case Completed():
-            word = "completed"
         case Retrying():
             word = "crashed" if outcome.crashed else "retrying"
             delay, error, exit = outcome.delay_seconds, outcome.error, outcome.exit
@@ -99,25 +100,28 @@ def printable(text: str, longest: int) -> str:
 
 
 def delivery_of(row: Row, queue: QueueName, owner: ProcessId) -> Delivery:
-    """A row of the claim query."""
+    """A row of the claim query, by the places of its columns: names cost twice as much."""
+    values = tuple(row.values())
+    id, task, tenant, args, lane, fence, attempt, max_attempts = values[:8]
+    key, resource, cost, parent, trace, enqueued_at, redelivered = values[8:15]
     return Delivery(
-        id=row["id"],
+        id=id,
         queue=queue,
-        task=row["task"],
-        tenant=row["tenant"],
-        args=row["args"],
-        lane=Lane(row["lane"]),
+        task=task,
+        tenant=tenant,
+        args=args,
+        lane=_LANES[lane],
         owner=owner,
-        fence=row["fence"],
-        attempt=row["attempt"],
-        max_attempts=row["max_attempts"],
-        key=row["key"],
-        resource=row["resource"],
-        cost=row["cost"],
-        parent=row["parent"],
-        trace=row["trace"],
-        enqueued_at=row["created_at"],
-        redelivered=row["redelivered"],
+        fence=fence,
+        attempt=attempt,
+        max_attempts=max_attempts,
+        key=key,
+        resource=resource,
+        cost=cost,
+        parent=parent,
+        trace=trace,
+        enqueued_at=enqueued_at,
+        redelivered=redelivered,
     )
 
 

@@ -120,3 +120,21 @@ async def test_prunes_run_one_after_the_other_and_an_outage_is_waited_out() -> N
     pruner = Pruner({"away": away, "jobs": prune}, clock=ManualClock())
     await pruner.run_once()
     assert ran == ["jobs"]
+
+
+async def test_what_is_due_is_promoted_while_leases_are_spared() -> None:
+    clock = ManualClock()
+    broker = Faulty(clock)
+    sweeper = Sweeper({"redis": (broker, [QUEUE])}, Leases(), clock=clock)
+    await broker.publish([message(), message(delay_seconds=400)])
+    await broker.claim(QUEUE, new_process_id(), 1)
+    broker.away = True
+    for _ in range(390):
+        await sweeper.run_once()
+        clock.advance(1)
+    broker.away = False
+    for _ in range(20):
+        await sweeper.run_once()
+        clock.advance(1)
+    depth = await broker.depth(QUEUE)
+    assert (depth.waiting, depth.running) == (1, 1)

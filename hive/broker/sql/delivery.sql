@@ -102,13 +102,15 @@ with recursive lanes(lane, part, cursor) as (
         limit greatest(allowed.most, 0)
         for update of waiting skip locked
     ) as job
-), free as (
+), free as materialized (
+    -- Two claims with resources in different orders would wait for each other at the unique index: whoever comes
+    -- second leaves a resource alone instead.
     select found.* from found
-    where found.resource is null or not exists (
+    where found.resource is null or case when exists (
         select from found as before
         where before.resource = found.resource and before.line = found.line
             and (before.lane, before.run_at, before.id) < (found.lane, found.run_at, found.id)
-    )
+    ) then false else pg_try_advisory_xact_lock(hashtextextended(found.line || ':' || found.resource, 0)) end
 ), levelled as (
     select id, lane, place, run_at,
         (load + sum(cost) over (partition by lane, line order by run_at, id)) / weight as load_by_weight
@@ -150,15 +152,15 @@ select claimed.*, rest.more, rest.ends from rest left join claimed on true order
 with asked as (
     select * from unnest($1::uuid[], $2::bigint[], $3::uuid[]) as asked(id, fence, owner)
 ), held as materialized (
-    select id, fence, owner from hive.job
-    where id = any($1::uuid[]) and state = 'running'
+    select id, fence, owner, state from hive.job
+    where id = any($1::uuid[])
     order by id
     for update skip locked
 ), renewed as (
     update hive.job as job
     set lease_until = statement_timestamp() + make_interval(secs => $4)
     from held join asked using (id, fence, owner)
-    where job.id = held.id
+    where job.id = held.id and held.state = 'running'
     returning job.id, job.fence
 )
 select id, fence from asked
@@ -171,15 +173,15 @@ where not exists (select from renewed where renewed.id = asked.id and renewed.fe
 -- name: mark_started
 -- $1 ids, $2 fences, $3 owners
 with held as materialized (
-    select id, fence, owner from hive.job
-    where id = any($1::uuid[]) and state = 'running'
+    select id, fence, owner, state from hive.job
+    where id = any($1::uuid[])
     order by id
     for update skip locked
 )
 update hive.job as job
 set started = true, started_at = statement_timestamp()
 from held join unnest($1::uuid[], $2::bigint[], $3::uuid[]) as asked(id, fence, owner) using (id, fence, owner)
-where job.id = held.id and not job.started;
+where job.id = held.id and held.state = 'running' and not job.started;
 
 -- name: progress
 -- $1 id, $2 fence, $3 owner, $4 stage, $5 done, $6 total; returns whether the fence holds. A row locked by its own

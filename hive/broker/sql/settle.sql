@@ -12,10 +12,11 @@ with asked as (
         peak_memory_bytes
     )
 ), held as materialized (
-    select id, fence, owner, queue, attempt, max_attempts, child_crashes, rerun, started, started_at,
+    -- The state is looked at below: asked for here, the planner walks all that runs instead of the keys.
+    select id, fence, owner, state, queue, attempt, max_attempts, child_crashes, rerun, started, started_at,
         cancel_requested_at is not null as to_be_cancelled
     from hive.job
-    where id = any($1::uuid[]) and state = 'running'
+    where id = any($1::uuid[])
     order by id
     for update skip locked
 ), decided as materialized (
@@ -32,6 +33,7 @@ with asked as (
             else asked.outcome
         end as next
     from held join asked using (id, fence, owner)
+    where held.state = 'running'
 ), moved as (
     update hive.job as job
     set state = decided.next,
