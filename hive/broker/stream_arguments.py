@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from struct import Struct
 from typing import Any, Final, TypeVar
 from uuid import UUID
@@ -16,9 +17,11 @@ from hive.outcomes import Cancelled, Completed, ErrorRecord, Failed, Released, R
 
 ITEMS_PER_CALL: Final = 500  # a script holds up everybody else: about 10 µs an item
 
-# The fixed part of a record, as described in lua/record.lua: state, lane, fence, owner, attempt, crashes,
-# deaths, flags, place, published, expires, since, cost, most attempts.
-HEAD: Final = Struct(">cBQ16sHBBBQQQQIH")
+# The changing part of a record, as described in lua/record.lua: state, lane, fence, owner, attempt, crashes,
+# deaths, flags, place, published, expires, since, cost, most attempts, traits, where the wire format begins,
+# entry.
+HEAD: Final = Struct(">cBQ16sHBBBQQQQIHBHB41s")
+REDELIVERED: Final = 2
 _MARK: Final = Struct(">16sQc")
 _FENCE: Final = Struct(">Q")
 _NOBODY: Final = bytes(16)
@@ -64,28 +67,38 @@ def publish_arguments(message: Message, wire: bytes, *, meanwhile: str | None = 
 
 
 def _record(message: Message, wire: bytes) -> bytes:
-    head = HEAD.pack(
-        b"w", message.lane + 1, 0, _NOBODY, 0, 0, 0, 0, 0, 0, 0, 0, message.cost, message.max_attempts
-    )
     tenant = b"" if message.tenant is None else message.tenant.encode()
     task = message.task.encode()
     key = b"" if message.key is None else dedup_key(message.tenant, message.task, message.key)
     resource = b"" if message.resource is None else resource_key(message.tenant, message.resource)
+    traits = (message.expires_seconds is not None) + 2 * bool(key) + 4 * bool(resource)
+    head = _head((message.lane, message.cost, message.max_attempts, traits, tenant, task))
+    if not traits & 6:
+        return head + wire
     return b"".join(
         (
-            head,
-            b"\0",
-            len(tenant).to_bytes(1, "big"),
-            tenant,
-            len(key).to_bytes(1, "big"),
-            key,
-            len(resource).to_bytes(1, "big"),
-            resource,
+            head[: HEAD.size - 44],
+            (HEAD.size + 6 + len(tenant) + len(key) + len(resource) + len(task)).to_bytes(2, "big"),
+            bytes(42),
+            *_with_length(tenant, key, resource),
             len(task).to_bytes(2, "big"),
             task,
             wire,
         )
     )
+
+
+@lru_cache(maxsize=10_000)
+def _head(fields: tuple[int, int, int, int, bytes, bytes]) -> bytes:
+    """All of a record without key and resource but its wire format."""
+    lane, cost, most, traits, tenant, task = fields
+    begins = HEAD.size + 6 + len(tenant) + len(task)
+    head = HEAD.pack(b"w", lane + 1, 0, _NOBODY, 0, 0, 0, 0, 0, 0, 0, 0, cost, most, traits, begins, 0, b"")
+    return b"".join((head, *_with_length(tenant, b"", b""), len(task).to_bytes(2, "big"), task))
+
+
+def _with_length(*texts: bytes) -> Iterable[bytes]:
+    return (len(each).to_bytes(1, "big") + each for each in texts)
 
 
 def settle_arguments(settlements: Iterable[Settlement]) -> list[Argument]:
@@ -121,22 +134,18 @@ def deliveries_of(
     """The deliveries in an answer of ``claim.lua``; and what ``reject.lua`` takes, for the unreadable."""
     deliveries: list[Delivery] = []
     unreadable: list[Argument] = []
-    fence: int = answer[3]
-    lanes: bytes = answer[4]
-    before: dict[int, tuple[int, int]] = {}
-    if answer[5]:
-        known: list[int] = answer[5]
-        before = dict(zip(known[::3], zip(known[1::3], known[2::3], strict=True), strict=True))
-    first = (1, 0)
-    for at, place in enumerate(range(6, len(answer), 4)):
-        raw, entry, published, wire = answer[place : place + 4]
-        attempt, redelivered = before.get(at, first)
+    for place in range(3, len(answer), 2):
+        raw: bytes = answer[place]
+        record: bytes = answer[place + 1]
+        _, lane, fence, _, attempt, _, _, flags, _, published, _, _, _, _, _, begins, length, entry = (
+            HEAD.unpack_from(record)
+        )
         try:
-            message = decode(wire, queue)
+            message = decode(record[begins - 1 :], queue)
             if message.id.bytes != raw:
                 raise Unparsable("its id is not the record's")
         except Unparsable as error:
-            unreadable += (raw, _FENCE.pack(fence + at), printable(error.message, 500))
+            unreadable += (raw, _FENCE.pack(fence), printable(error.message, 500))
             continue
         deliveries.append(
             Delivery(
@@ -147,7 +156,7 @@ def deliveries_of(
                 args=message.args,
                 lane=message.lane,
                 owner=owner,
-                fence=fence + at,
+                fence=fence,
                 attempt=attempt,
                 max_attempts=message.max_attempts,
                 key=message.key,
@@ -155,9 +164,9 @@ def deliveries_of(
                 cost=message.cost,
                 parent=message.parent,
                 trace=message.trace,
-                receipt=f"{lanes[at] - 49}:{entry.decode()}",
+                receipt=f"{lane - 1}:{entry[:length].decode('ascii', 'replace')}",
                 enqueued_at=datetime.fromtimestamp(published / 1000, UTC),
-                redelivered=bool(redelivered),
+                redelivered=bool(flags & REDELIVERED),
             )
         )
     return deliveries, unreadable

@@ -1,7 +1,7 @@
 """The Lua scripts beside this file, in ``lua/``, as typed calls.
 
 Each is one round trip, changes one queue atomically, and may be run again: a repeated call finds the record
-in its new state and leaves it. ``record.lua`` is put before each of them.
+in its new state and leaves it. ``record.lua`` and ``window.lua`` are put before each of them.
 """
 
 from collections.abc import Sequence
@@ -51,7 +51,7 @@ class _Script:
     def __init__(self, name: str) -> None:
         folder = files("hive.broker") / "lua"
         self.source = "\n".join(
-            (folder / f"{part}.lua").read_text("utf-8") for part in ("record", name)
+            (folder / f"{part}.lua").read_text("utf-8") for part in ("record", "window", name)
         ).encode()
         self.digest = sha1(self.source, usedforsecurity=False).hexdigest()
 

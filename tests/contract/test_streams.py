@@ -27,7 +27,7 @@ from hive.store.postgres import Database
 from hive.store.redis import RedisStore
 from hive.testing.broker_contract import BrokerContract
 from hive.testing.broker_machine import BrokerMachine
-from hive.testing.fairness_contract import FairnessContract
+from hive.testing.fairness_contract import ACME, FairnessContract
 from hive.testing.harness import QUEUE, Harness, message
 from hive.testing.operations_contract import OperationsContract
 
@@ -44,8 +44,12 @@ class TestStreams(BrokerContract):
 
 
 class TestSharing(FairnessContract):
-    @pytest.mark.skip("a script sees one queue: in a cluster another queue's keys are on another server")
-    async def test_a_resource_spans_queues(self, harness: Harness) -> None: ...
+    async def test_a_resource_spans_queues(self, harness: Harness) -> None:
+        """It does not: a script sees one queue, since in a cluster another's keys are on another server."""
+        elsewhere = message(queue="elsewhere", tenant=ACME, resource="r")
+        await harness.broker.publish([message(tenant=ACME, resource="r"), elsewhere])
+        assert len(await harness.broker.claim(QUEUE, self.me, 10)) == 1
+        assert len(await harness.broker.claim(elsewhere.queue, self.me, 10)) == 1
 
 
 class TestOperations(OperationsContract):

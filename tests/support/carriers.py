@@ -46,10 +46,10 @@ class StreamsHarness:
                     await redis.zincrby(key, -milliseconds, member)
             elif key.endswith(b":record"):
                 for id, record in (await redis.hgetall(key)).items():
-                    *head, published, expires, since, cost, most = HEAD.unpack_from(record)
-                    moved = [each and each - milliseconds for each in (published, expires, since)]
-                    rest = record[HEAD.size :]
-                    await redis.hset(key, id, HEAD.pack(*head, *moved, cost, most) + rest)
+                    fields = list(HEAD.unpack_from(record))
+                    for at in (9, 10, 11):  # published, expires, since
+                        fields[at] = fields[at] and fields[at] - milliseconds
+                    await redis.hset(key, id, HEAD.pack(*fields) + record[HEAD.size :])
             elif key.endswith(b":slots"):
                 for owner, value in (await redis.hgetall(key)).items():
                     slots, ends = value.split()
@@ -79,7 +79,6 @@ class StreamsHarness:
         for record in (await redis.hgetall(keys.record)).values():
             fields = HEAD.unpack_from(record)
             rest = record[HEAD.size :]
-            rest = rest[1 + rest[0] :]
             name = b"%d" % fields[1] + rest[1 : 1 + rest[0]]
             if fields[0] in b"wr":
                 standing[name] = standing.get(name, 0) + fields[12]

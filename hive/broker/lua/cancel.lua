@@ -18,7 +18,7 @@ for at = 3, #ARGV do
       if has(flags, RERUN) then
         flags = flags - RERUN
       end
-      call('HSET', RECORD, id, sub(record, 1, HEAD - 1) .. char(flags) .. sub(record, HEAD + 1))
+      call('HSET', RECORD, id, sub(record, 1, FLAGS - 1) .. char(flags) .. sub(record, FLAGS + 1))
     else
       withdraw(id, r)
       forget(id, r)

@@ -3,16 +3,14 @@
 -- KEYS    see record.lua
 -- ARGV    owner, owner in hex, limit, lease in ms
 -- RETURNS {0}: the block of fences is used up or lost, reserve another one; else {1, 1 if dead letters want to be
---         written, ms until the next one is due or -1, the first one's fence (they rise by one), their lanes as a text
---         of digits, then a list of those that were claimed before: position from 0, attempt, 1 if its last claim ended
---         without an outcome; then for each message four: id, entry, published at (ms), wire format}
+--         written, ms until the next one is due or -1, then for each message two: id, record}
 local owner, consumer, limit, lease = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local now = now_ms()
 local top = call('HMGET', STATE, 'next', 'limit', 'paused')
 local fence = tonumber(top[1])
 if top[3] then
   call('HSET', STATE, 'asleep', 1)
-  return {1, 0, -1, 0, '', {}}
+  return {1, 0, -1}
 end
 if not fence or not (fence + limit <= (tonumber(top[2]) or 0)) or fence < 0 or fence > 2 ^ 53 then
   return {0}
@@ -55,79 +53,82 @@ local function adopt(lane, entry, fields)
     return nil
   end
   local r = {state = 'w', lane = lane, fence = 0, owner = NOBODY, attempt = 0, crashes = 0, deaths = 0, flags = 0,
-    place = next_place(), published = now, expires = 0, since = now, cost = 1, max = 4, entry = entry, tenant = '',
-    key = '', resource = '', task = ''}
+    place = next_place(), published = now, expires = 0, since = now, cost = 1, max = 4, traits = 0, entry = entry,
+    tenant = '', key = '', resource = '', task = ''}
   local record = pack_record(r, wire)
   call('HSET', RECORD, id, record)
-  enter(lane, '', 1)
+  enter(lane, '', 1, 1)
   return id, record
 end
 
-local answer = {1, 0, -1, fence + 1, '', {}}
-local lanes, known = {}, {}
+local answer = {1, 0, -1}
 local records, leases, taken = {}, {}, 0
-local lease_end = int(now + lease)
+local lease_end = now + lease
+local FRESH = '\0\0\0\0\0' -- no attempt, crash, death or flag
+
+local function give(id, record, attempt)
+  fence, taken = fence + 1, taken + 1
+  local after = 'r' .. sub(record, 2, 2) .. pack('>I8', fence) .. owner .. attempt .. sub(record, FLAGS - 2)
+  records[#records + 1] = id
+  records[#records + 1] = after
+  leases[#leases + 1] = lease_end
+  leases[#leases + 1] = id
+  answer[#answer + 1] = id
+  answer[#answer + 1] = after
+end
+
+-- An entry of no plain message: dropped, set aside, or given all the same.
+local function take_other(lane, found, id, record)
+  local entry, fields = found[1], found[2] or {}
+  if not id then
+    id, record = adopt(lane, entry, fields)
+  end
+  local r = id and parse(record)
+  if not r or r.state ~= 'w' or r.entry ~= entry or r.lane ~= lane then
+    drop_entry(lane, entry)
+    answer[2] = 1
+    if id and record and not r then
+      reject(id, lane, entry, record, 'a record that is none')
+      forgotten[#forgotten + 1] = id
+    else
+      reject('', lane, entry, table.concat(fields, '\n'), 'an entry that is no message')
+    end
+  elseif r.expires > 0 and r.expires <= now then
+    withdraw(id, r)
+    expire(id, r)
+  elseif r.resource ~= '' and taken_by_another(r.resource, id) then
+    withdraw(id, r)
+    r.state, r.entry = 'b', ''
+    call('ZADD', BLOCKED .. r.resource, r.place, id)
+    call('HSET', RECORD, id, pack_record(r, wire_of(record)))
+  else
+    if r.resource ~= '' then
+      call('HSET', RESOURCES, r.resource, id)
+      ours[id] = true
+    end
+    give(id, record, pack('>H', min(r.attempt + 1, 65535)))
+  end
+end
 
 local function take(lane, entries)
-  local ids, good = {}, {}
+  local ids, own = {}, {}
   for at, found in ipairs(entries) do
     local fields = found[2]
     if fields and #fields == 2 and fields[1] == 'i' and #fields[2] == 16 then
-      good[#good + 1] = at
+      own[at] = #ids + 1
       ids[#ids + 1] = fields[2]
     end
   end
-  local record_of, id_of = {}, {}
-  for at = 1, #ids, 1000 do
-    local last = min(at + 999, #ids)
-    local part = call('HMGET', RECORD, unpack(ids, at, last))
-    for index = at, last do
-      record_of[good[index]], id_of[good[index]] = part[index - at + 1], ids[index]
-    end
-  end
+  local its = fetch('HMGET', RECORD, ids)
   for at, found in ipairs(entries) do
-    local entry, fields = found[1], found[2] or {}
-    local id, record = id_of[at], record_of[at]
-    if not id then
-      id, record = adopt(lane, entry, fields)
-    end
-    local r = id and parse(record)
-    if not r or r.state ~= 'w' or r.entry ~= entry or r.lane ~= lane then
-      drop_entry(lane, entry)
-      answer[2] = 1
-      if id and record and not r then
-        reject(id, lane, entry, record, 'a record that is none')
-        forgotten[#forgotten + 1] = id
-      else
-        reject('', lane, entry, table.concat(fields, '\n'), 'an entry that is no message')
-      end
-    elseif r.expires > 0 and r.expires <= now then
-      call('HINCRBY', STATE, 'expired', 1)
-      withdraw(id, r)
-      forget(id, r)
-    elseif r.resource ~= '' and taken_by_another(r.resource, id) then
-      withdraw(id, r)
-      r.state, r.entry = 'b', ''
-      call('ZADD', BLOCKED .. r.resource, int(r.place), id)
-      call('HSET', RECORD, id, pack_record(r, sub(record, r.rest)))
+    local id = own[at] and ids[own[at]]
+    local record, entry = id and its[own[at]], found[1]
+    if record and #record > UNCHANGING and byte(record, 1) == W_STATE and byte(record, 2) == lane
+      and byte(record, TRAITS) == 0 and sub(record, ENTRY + 1, ENTRY + #entry) == entry
+      and byte(record, ENTRY) == #entry and sub(record, FLAGS - 4, FLAGS) == FRESH then
+      give(id, record, '\0\1')
     else
-      if r.resource ~= '' then
-        call('HSET', RESOURCES, r.resource, id)
-        ours[id] = true
-      end
-      fence, taken = fence + 1, taken + 1
-      local attempt = r.attempt + 1
-      records[#records + 1] = id
-      records[#records + 1] = 'r' .. sub(record, 2, 2) .. pack('>I8c16H', fence, owner, min(attempt, 65535))
-        .. sub(record, HEAD - 2)
-      leases[#leases + 1] = lease_end
-      leases[#leases + 1] = id
-      lanes[taken] = lane
-      if attempt > 1 or r.flags > 0 or r.deaths > 0 then
-        known[#known + 1], known[#known + 2], known[#known + 3] = taken - 1, attempt, has(r.flags, REDELIVERED) and 1 or 0
-      end
-      local last = #answer
-      answer[last + 1], answer[last + 2], answer[last + 3], answer[last + 4] = id, entry, r.published, sub(record, r.rest)
+      take_other(lane, found, id, record)
     end
   end
 end
@@ -168,8 +169,6 @@ if taken > 0 then
 else
   is.asleep = 1
 end
-answer[5] = table.concat(lanes)
-answer[6] = known
 local due = call('ZRANGE', LATER, 0, 0, 'WITHSCORES')[2]
 if due then
   answer[3] = min(max(0, (tonumber(due) or now) - now), 2 ^ 40)

@@ -5,7 +5,7 @@
 local flagged = {}
 for at = 1, #ARGV, 3 do
   local record = call('HGET', RECORD, ARGV[at])
-  if held(record, ARGV[at + 1], ARGV[at + 2]) and has(byte(record, HEAD), CANCEL) then
+  if held(record, ARGV[at + 1], ARGV[at + 2]) and has(byte(record, FLAGS), CANCEL) then
     flagged[#flagged + 1] = (at - 1) / 3
   end
 end

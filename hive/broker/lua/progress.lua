@@ -8,6 +8,6 @@ if not held(record, ARGV[2], ARGV[3]) then
   return 0
 end
 call('HSET', PROGRESS, id, ARGV[4])
-local flags = char(with(byte(record, HEAD), PROGRESSED))
-call('HSET', RECORD, id, sub(record, 1, HEAD - 3) .. '\0\0' .. flags .. sub(record, HEAD + 1))
+local flags = char(with(byte(record, FLAGS), PROGRESSED))
+call('HSET', RECORD, id, sub(record, 1, FLAGS - 3) .. '\0\0' .. flags .. sub(record, FLAGS + 1))
 return 1

@@ -24,8 +24,7 @@ if most then
   if waiting + #ids + tonumber(ARGV[3]) > most then
     local new, seen = tonumber(ARGV[3]), {}
     for at, id in ipairs(ids) do
-      local r = parse(ARGV[3 + at * 5])
-      local key = r and r.key or ''
+      local key = identity(ARGV[3 + at * 5]).key
       if not known[at] and (key == '' or not seen[key] and not call('HGET', HOLDERS, key)) then
         new = new + 1
         seen[key] = true
@@ -38,31 +37,37 @@ if most then
 end
 
 open()
-local answers, records, kinds, made = {}, {}, {}, {}
+local answers, records, kinds, made, lines, identity_of, names = {}, {}, {}, {}, {}, {}, {}
 local came = false
+for at in ipairs(ids) do
+  local record = ARGV[3 + at * 5]
+  local its = identity(record)
+  identity_of[at] = its
+  names[byte(record, 2) .. its.tenant] = true
+end
+prefetch(names)
 for at, id in ipairs(ids) do
   local from = at * 5 - 1
-  local delay, expiry, meanwhile, record = tonumber(ARGV[from + 1]), tonumber(ARGV[from + 2]), ARGV[from + 3], ARGV[from + 4]
-  local good, _, lane, _, _, _, _, _, _, _, _, _, _, cost, _, _, tenant, key, resource, task =
-    pcall(unpack_bytes, FORMAT, record)
+  local delay, expiry, meanwhile, record = ARGV[from + 1], ARGV[from + 2], ARGV[from + 3], ARGV[from + 4]
+  local lane, its = byte(record, 2), identity_of[at]
+  local key, resource, tenant = its.key, its.resource, its.tenant
   local holder
   if known[at] or made[id] then
     holder = id
   elseif key ~= '' then
-    local other, its, r = holder_of(key)
+    local other, old, r = holder_of(key)
     if other and made[other] then
       holder = other
     elseif r and r.key == key then
       holder = other
       if r.state ~= 'r' and r.expires > 0 and r.expires <= now then
         -- It waited too long and would only be dropped: this one takes its place.
-        call('HINCRBY', STATE, 'expired', 1)
         withdraw(other, r)
-        forget(other, r)
+        expire(other, r)
         call('HDEL', RECORD, other)
         holder = nil
       elseif r.state == 'r' and meanwhile == 'rerun' then
-        flag_record(other, its, RERUN)
+        flag_record(other, old, RERUN)
       end
     end
   end
@@ -73,46 +78,56 @@ for at, id in ipairs(ids) do
     if key ~= '' then
       call('HSET', HOLDERS, key, id)
     end
-    local state, entry, place = 'w', '', 0
-    if delay > 0 then
+    local state, entry, place = 'w', NO_ENTRY, 0
+    if delay ~= '0' then
       state = 'd'
-      call('ZADD', LATER, int(now + delay), id)
+      call('ZADD', LATER, now + tonumber(delay), id)
     else
       came = true
       place = next_place()
       if resource ~= '' and set_aside(id, {resource = resource, place = place}) then
         state = 'b'
       elseif room(lane, tenant) > 0 and not is_queued(lane, tenant) then
-        entry = call('XADD', LANES[lane], '*', 'i', id)
-        enter(lane, tenant, cost)
+        entry = slot(call('XADD', LANES[lane], '*', 'i', id))
+        local cost = sub(record, COST, COST + 3)
+        enter(lane, tenant, 1, cost == ONE and 1 or unpack_bytes('>I4', cost))
       else
-        local r = {lane = lane, tenant = tenant, place = place}
-        line_up(id, r)
         state = 'l'
+        local name = lane .. tenant
+        local line = lines[name]
+        if not line then
+          line = {}
+          lines[name] = line
+          queue_up(lane, tenant)
+        end
+        line[#line + 1] = place
+        line[#line + 1] = id
       end
     end
     records[#records + 1] = id
-    records[#records + 1] = state .. sub(record, 2, HEAD)
-      .. pack('>I8I8I8I8', place, now, expiry > 0 and now + expiry or 0, now)
-      .. sub(record, HEAD + 33, FIXED) .. char(#entry) .. entry .. sub(record, FIXED + 2)
-    local kind = tenant .. ':' .. task
-    local its = kinds[kind]
-    if not its then
-      its = {}
-      kinds[kind] = its
+    records[#records + 1] = state .. sub(record, 2, PLACE - 1)
+      .. pack('>I8I8I8I8', place, now, expiry ~= '0' and now + tonumber(expiry) or 0, now)
+      .. sub(record, COST, ENTRY - 1) .. entry .. sub(record, UNCHANGING)
+    local of_kind = kinds[its.kind]
+    if not of_kind then
+      of_kind = {}
+      kinds[its.kind] = of_kind
     end
-    its[#its + 1] = id
+    of_kind[#of_kind + 1] = id
     answers[at] = ''
   end
 end
 in_parts('HSET', RECORD, records)
-local names = {}
-for kind, its in pairs(kinds) do
-  names[#names + 1] = 0
-  names[#names + 1] = kind
-  in_parts('SADD', KIND .. kind, its)
+for name, line in pairs(lines) do
+  in_parts('ZADD', LINE .. name, line)
 end
-in_parts('ZADD', KINDS, names)
+local members = {}
+for kind, of_kind in pairs(kinds) do
+  members[#members + 1] = 0
+  members[#members + 1] = kind
+  in_parts('SADD', KIND .. kind, of_kind)
+end
+in_parts('ZADD', KINDS, members)
 if came and ARGV[1] == '1' then
   wake()
 end

@@ -9,10 +9,10 @@ for at = 1, #ARGV, 3 do
   local record = call('HGET', RECORD, id)
   local r = parse(record)
   if r and r.state == 'r' and sub(record, 3, 10) == ARGV[at + 1] then
-    stage(id, r.lane, r.entry, sub(record, r.rest), 'unparsable', 'unparsable', ARGV[at + 2], r.attempt)
+    stage(id, r.lane, r.entry, wire_of(record), 'unparsable', 'unparsable', ARGV[at + 2], r.attempt)
     call('ZREM', LEASES, id)
     drop_entry(r.lane, r.entry)
-    leave(r.lane, r.tenant, r.cost)
+    leave(r.lane, r.tenant, 1, r.cost)
     forget(id, r)
     release(r.resource, id)
   end

@@ -2,7 +2,7 @@
 -- KEYS    see record.lua
 -- ARGV    lease in ms, then for each delivery three: id, fence (8 bytes), owner
 -- RETURNS the positions (from 0) of those that are lost
-local lease_end = int(now_ms() + tonumber(ARGV[1]))
+local lease_end = now_ms() + tonumber(ARGV[1])
 local ids, lost, leases = {}, {}, {}
 for at = 2, #ARGV, 3 do
   ids[#ids + 1] = ARGV[at]

@@ -78,7 +78,7 @@ end
 local function bring_back(id, r, wire)
   call('ZREM', LEASES, id)
   drop_entry(r.lane, r.entry)
-  leave(r.lane, r.tenant, r.cost)
+  leave(r.lane, r.tenant, 1, r.cost)
   -- Only what had started is charged for hive's death, and never as an attempt.
   local started = has(r.flags, STARTED)
   local deaths = r.deaths + (started and 1 or 0)
@@ -119,13 +119,13 @@ local function look_at_record(id, record)
     forgotten[#forgotten + 1] = id
     wrong = wrong + 1
   elseif not in_place(id, r) then
-    local wire = sub(record, r.rest)
+    local wire = wire_of(record)
     wrong = wrong + 1
     if r.state == 'r' then
       bring_back(id, r, wire)
     else
       if r.state == 'w' then
-        leave(r.lane, r.tenant, r.cost)
+        leave(r.lane, r.tenant, 1, r.cost)
       elseif r.state == 'b' and r.resource ~= '' then
         call('ZREM', BLOCKED .. r.resource, id)
       end
@@ -205,7 +205,7 @@ for _, id in ipairs(lost) do
   local r = parse(record)
   if r and r.state == 'r' then
     brought_back = brought_back + 1
-    bring_back(id, r, sub(record, r.rest))
+    bring_back(id, r, wire_of(record))
   elseif not record then
     look_at_member(LEASES, id)
   else

@@ -1,0 +1,478 @@
+-- The windows, and what moves messages in and out of them. It is put before each script, after record.lua.
+--
+-- A script calls `open`, moves messages, and calls `close` once, at its end: that removes what ended, admits who may
+-- follow, and writes what changed.
+--
+-- A tenant's share of a lane's window is 2 x live slots, by weight among the tenants that stand in it, measured in the
+-- mean cost of what stands there: so cheap and dear jobs fill the slots alike. At least one message may always stand.
+local FIELDS = {'slots', 'asleep', 'turn', 'seq', 'weighted', 'w1', 'n1', 'c1', 'w2', 'n2', 'c2', 'w3', 'n3', 'c3'}
+local DEFAULTS = {slots = 24, asleep = 1}
+local W, N, C = {'w1', 'w2', 'w3'}, {'n1', 'n2', 'n3'}, {'c1', 'c2', 'c3'}
+local was, is = {}, {}
+local standing_was, standing, weights = {}, {}, {} -- standing: by lane and tenant
+local queued, lined, touched = {}, {}, {}
+local gone, forgotten, unkinds = {{}, {}, {}}, {}, {}
+
+local function open()
+  local values = call('HMGET', STATE, unpack(FIELDS))
+  for at, field in ipairs(FIELDS) do
+    local number = tonumber(values[at])
+    if not number or number ~= number or number < 0 or number > 2 ^ 53 then
+      number = DEFAULTS[field] or 0
+      was[field] = nil
+    else
+      was[field] = number
+    end
+    is[field] = number
+  end
+  is.slots = max(1, is.slots)
+end
+
+local function weight_of(tenant)
+  if is.weighted == 0 then
+    return 1
+  end
+  local weight = weights[tenant]
+  if not weight then
+    weight = tonumber(call('HGET', WEIGHTS, tenant) or '1') or 1
+    if not (weight >= 0.001 and weight <= 1000000) then
+      weight = 1
+    end
+    weights[tenant] = weight
+  end
+  return weight
+end
+
+local function cost_of(value)
+  local cost = tonumber(value or '0') or 0
+  return cost >= 0 and cost < 2 ^ 50 and cost or 0
+end
+
+-- The cost of what a tenant has in a window.
+local function standing_of(lane, tenant)
+  local name = lane .. tenant
+  local cost = standing[name]
+  if not cost then
+    cost = cost_of(call('HGET', STANDING, name))
+    standing_was[name], standing[name] = cost, cost
+  end
+  return cost
+end
+
+local function enter(lane, tenant, count, cost)
+  local before = standing_of(lane, tenant)
+  if before == 0 then
+    is[W[lane]] = is[W[lane]] + weight_of(tenant)
+  end
+  standing[lane .. tenant] = before + cost
+  is[N[lane]] = is[N[lane]] + count
+  is[C[lane]] = is[C[lane]] + cost
+end
+
+local function leave(lane, tenant, count, cost)
+  local before = standing_of(lane, tenant)
+  local after = max(0, before - cost)
+  if before > 0 and after == 0 then
+    is[W[lane]] = max(0, is[W[lane]] - weight_of(tenant))
+  end
+  local name = lane .. tenant
+  standing[name] = after
+  touched[name] = true
+  is[N[lane]] = max(0, is[N[lane]] - count)
+  is[C[lane]] = max(0, is[C[lane]] - cost)
+end
+
+local function mean_cost(lane)
+  return is[N[lane]] > 0 and max(1, is[C[lane]] / is[N[lane]]) or 1
+end
+
+-- How much more may enter a window, in cost; above 0: at least one message.
+local function room(lane, tenant)
+  local cost = standing_of(lane, tenant)
+  if cost == 0 then
+    return 1
+  end
+  local weight = weight_of(tenant)
+  return 2 * is.slots * mean_cost(lane) * weight / max(weight, is[W[lane]]) - cost
+end
+
+-- Whether any tenant has a line in this lane.
+local function any_queued(lane)
+  if queued[lane] == nil then
+    queued[lane] = call('EXISTS', QUEUED[lane]) == 1
+  end
+  return queued[lane]
+end
+
+-- Whether the tenant has a line in this lane.
+local function is_queued(lane, tenant)
+  if not any_queued(lane) then
+    return false
+  end
+  local name = lane .. tenant
+  if lined[name] == nil then
+    lined[name] = call('ZSCORE', QUEUED[lane], tenant) and true or false
+  end
+  return lined[name]
+end
+
+-- Reads at once what `standing_of` and `is_queued` would ask for one by one. `names`: lane and tenant of each.
+local function prefetch(names)
+  local unknown, by_lane = {}, {{}, {}, {}}
+  for name in pairs(names) do
+    if not standing[name] then
+      unknown[#unknown + 1] = name
+    end
+    local lane = byte(name) - 48
+    if lined[name] == nil and any_queued(lane) then
+      by_lane[lane][#by_lane[lane] + 1] = sub(name, 2)
+    end
+  end
+  for at, value in ipairs(fetch('HMGET', STANDING, unknown)) do
+    local cost = cost_of(value)
+    standing_was[unknown[at]], standing[unknown[at]] = cost, cost
+  end
+  for lane, tenants in ipairs(by_lane) do
+    for at, score in ipairs(fetch('ZMSCORE', QUEUED[lane], tenants)) do
+      lined[lane .. tenants[at]] = score and true or false
+    end
+  end
+end
+
+-- Wakes those who found nothing. Whoever found something claims again by himself.
+local function wake()
+  if is.asleep ~= 0 then
+    call('XADD', WAKE, 'MAXLEN', 1, '*', 'w', 1)
+    is.asleep = 0
+  end
+end
+
+local function next_place()
+  is.seq = is.seq + 1
+  return is.seq
+end
+
+-- Lets a tenant have its turn, now that it has a line.
+local function queue_up(lane, tenant)
+  if not is_queued(lane, tenant) then
+    call('ZADD', QUEUED[lane], next_place(), tenant)
+    lined[lane .. tenant], queued[lane] = true, true
+  end
+  touched[lane .. tenant] = true
+end
+
+-- Puts a message into its tenant's line, at its place. Its record is the caller's to store.
+local function line_up(id, r)
+  r.state, r.entry = 'l', ''
+  call('ZADD', LINE .. r.lane .. r.tenant, r.place, id)
+  queue_up(r.lane, r.tenant)
+end
+
+-- Sets a message aside if its resource is taken. Its record is the caller's to store. A holder that no longer runs is
+-- found by the audit of a sweep.
+local function set_aside(id, r)
+  if r.resource == '' or call('HEXISTS', RESOURCES, r.resource) == 0 then
+    return false
+  end
+  r.state, r.entry = 'b', ''
+  call('ZADD', BLOCKED .. r.resource, r.place, id)
+  return true
+end
+
+-- Puts a message at the end of its line, or straight into the window. Its record is the caller's to store.
+local function put(id, r)
+  r.place = next_place()
+  if set_aside(id, r) then
+    return
+  elseif room(r.lane, r.tenant) > 0 and not is_queued(r.lane, r.tenant) then
+    r.state, r.entry = 'w', call('XADD', LANES[r.lane], '*', 'i', id)
+    enter(r.lane, r.tenant, 1, r.cost)
+  else
+    line_up(id, r)
+  end
+end
+
+-- Notes that a message of this kind is no more.
+local function unkind(kind, id)
+  local ids = unkinds[kind]
+  if not ids then
+    ids = {}
+    unkinds[kind] = ids
+  end
+  ids[#ids + 1] = id
+end
+
+-- A message's end: record, dedup key and kind go when the script closes. Its place is the caller's.
+local function forget(id, r)
+  forgotten[#forgotten + 1] = id
+  if r.key ~= '' and call('HGET', HOLDERS, r.key) == id then
+    call('HDEL', HOLDERS, r.key)
+  end
+  if has(r.flags, PROGRESSED) then
+    call('HDEL', PROGRESS, id)
+  end
+  unkind(r.tenant .. ':' .. r.task, id)
+end
+
+local function expire(id, r)
+  call('HINCRBY', STATE, 'expired', 1)
+  forget(id, r)
+end
+
+local function drop_entry(lane, entry)
+  if entry ~= '' then
+    gone[lane][#gone[lane] + 1] = entry
+  end
+end
+
+-- Takes a message that waits out of its place. Its end or its next place is the caller's.
+local function withdraw(id, r)
+  if r.state == 'w' then
+    drop_entry(r.lane, r.entry)
+    leave(r.lane, r.tenant, 1, r.cost)
+  elseif r.state == 'l' then
+    call('ZREM', LINE .. r.lane .. r.tenant, id)
+    touched[r.lane .. r.tenant] = true
+  elseif r.state == 'd' then
+    call('ZREM', LATER, id)
+  elseif r.state == 'b' then
+    call('ZREM', BLOCKED .. r.resource, id)
+  end
+end
+
+-- Gives a resource back; the first one that waits for it returns to the line, at its place. True if there was one.
+local function release(resource, id)
+  if resource == '' then
+    return false
+  end
+  local holder = call('HGET', RESOURCES, resource)
+  if holder and holder ~= id then
+    return false
+  end
+  call('HDEL', RESOURCES, resource)
+  while true do
+    local first = call('ZPOPMIN', BLOCKED .. resource)[1]
+    if not first then
+      return false
+    end
+    local record = call('HGET', RECORD, first)
+    local r = parse(record)
+    if r and r.state == 'b' then
+      line_up(first, r)
+      call('HSET', RECORD, first, pack_record(r, wire_of(record)))
+      return true
+    end
+  end
+end
+
+-- One of a line that is no plain message: dropped, set aside, or let in. Its new record, if it has one.
+local function admit_other(id, record, want, now)
+  local r = parse(record)
+  if not record then
+    reject(id, want.lane, '', id, 'an id without a message')
+  elseif not r then
+    reject(id, want.lane, '', record, 'a record that is none')
+    forgotten[#forgotten + 1] = id
+  elseif r.state ~= 'l' or r.lane ~= want.lane or r.tenant ~= want.tenant then
+    return nil -- it is elsewhere
+  elseif r.expires > 0 and r.expires <= now then
+    expire(id, r)
+  elseif set_aside(id, r) then
+    return pack_record(r, wire_of(record))
+  else
+    r.state, r.entry = 'w', call('XADD', LANES[r.lane], '*', 'i', id)
+    want.moved, want.cost = want.moved + 1, want.cost + r.cost
+    return pack_record(r, wire_of(record))
+  end
+end
+
+-- Lets messages of lines into the windows: of each want up to `count`, and none beyond `left` (in cost). Returns how
+-- many came in, and leaves in each want how many did.
+local function admit(wants, now)
+  local ids, whose, changed, total = {}, {}, {}, 0
+  for _, want in ipairs(wants) do
+    local line, count = LINE .. want.lane .. want.tenant, want.count
+    want.moved, want.cost, want.back = 0, 0, nil
+    local found = call('ZRANGE', line, 0, count) -- one more than wanted, to see whether something is left
+    if #found > count then
+      call('ZREMRANGEBYRANK', line, 0, count - 1)
+    else
+      count = #found
+      call('DEL', line)
+      call('ZREM', QUEUED[want.lane], want.tenant)
+      lined[want.lane .. want.tenant] = false
+    end
+    for at = 1, count do
+      ids[#ids + 1] = found[at]
+      whose[#ids] = want
+    end
+  end
+  local records = fetch('HMGET', RECORD, ids)
+  for at, id in ipairs(ids) do
+    local record, want = records[at], whose[at]
+    local after
+    if want.left and want.cost >= want.left and want.moved > 0 then
+      want.back = want.back or {} -- dearer than the mean: the others stay
+      want.back[#want.back + 1] = record and #record > ENTRY and unpack_bytes('>I8', record, PLACE) or 0
+      want.back[#want.back + 1] = id
+    elseif record and #record > UNCHANGING and byte(record, 1) == L_STATE and byte(record, 2) == want.lane
+      and byte(record, TRAITS) == 0 then
+      after = 'w' .. sub(record, 2, ENTRY - 1) .. slot(call('XADD', LANES[want.lane], '*', 'i', id))
+        .. sub(record, UNCHANGING)
+      local cost = sub(record, COST, COST + 3)
+      want.moved, want.cost = want.moved + 1, want.cost + (cost == ONE and 1 or max(1, (unpack_bytes('>I4', cost))))
+    else
+      after = admit_other(id, record, want, now)
+    end
+    if after then
+      changed[#changed + 1] = id
+      changed[#changed + 1] = after
+    end
+  end
+  in_parts('HSET', RECORD, changed)
+  for _, want in ipairs(wants) do
+    if want.moved > 0 then
+      enter(want.lane, want.tenant, want.moved, want.cost)
+      total = total + want.moved
+    end
+    if want.back then
+      in_parts('ZADD', LINE .. want.lane .. want.tenant, want.back)
+      queue_up(want.lane, want.tenant)
+    end
+  end
+  return total
+end
+
+-- Brings messages into a window that ran dry while slots are free: from each line in turn, whatever its share. Since
+-- only what a claimer has slots for is taken, this leaves nobody's share smaller.
+local function draw(lane, count, now)
+  local moved, rounds = 0, 0
+  while moved < count and rounds < 100 and any_queued(lane) do
+    rounds = rounds + 1
+    local tenants = call('ZRANGE', QUEUED[lane], 0, min(count - moved, SOME) - 1)
+    if #tenants == 0 then
+      queued[lane] = false
+      break
+    end
+    local each = min(SOME, max(1, floor((count - moved) / #tenants)))
+    local wants, turns = {}, {}
+    for at, tenant in ipairs(tenants) do
+      lined[lane .. tenant] = true
+      wants[at] = {lane = lane, tenant = tenant, count = each}
+    end
+    moved = moved + admit(wants, now)
+    for _, tenant in ipairs(tenants) do
+      if lined[lane .. tenant] then
+        turns[#turns + 1] = next_place()
+        turns[#turns + 1] = tenant
+      end
+    end
+    in_parts('ZADD', QUEUED[lane], turns)
+  end
+  return moved
+end
+
+-- Lets those whose share has room follow.
+local function follow(now)
+  local names = touched
+  for _ = 1, 50 do
+    prefetch(names)
+    local wants, again = {}, {}
+    for name in pairs(names) do
+      local lane, tenant = byte(name) - 48, sub(name, 2)
+      if is_queued(lane, tenant) then
+        local left = room(lane, tenant)
+        if left > 0 then
+          wants[#wants + 1] = {lane = lane, tenant = tenant, left = left,
+            count = max(1, min(SOME, math.ceil(left / mean_cost(lane))))}
+          again[name] = true
+        end
+      end
+    end
+    if #wants == 0 then
+      return
+    end
+    admit(wants, now)
+    for _, want in ipairs(wants) do
+      if want.back then
+        again[want.lane .. want.tenant] = nil
+      end
+    end
+    names = again
+  end
+end
+
+-- Moves what is due into line; returns how many.
+local function promote(now, limit)
+  local due = call('ZRANGEBYSCORE', LATER, '-inf', now, 'LIMIT', 0, limit)
+  if #due == 0 then
+    return 0
+  end
+  local records, moved = fetch('HMGET', RECORD, due), 0
+  for at, id in ipairs(due) do
+    local record = records[at]
+    local r = parse(record)
+    if not record then
+      reject(id, 2, '', id, 'an id without a message')
+    elseif not r then
+      reject(id, 2, '', record, 'a record that is none')
+      forgotten[#forgotten + 1] = id
+    elseif r.state == 'd' then
+      if r.expires > 0 and r.expires <= now then
+        expire(id, r)
+      else
+        r.since = now
+        put(id, r)
+        call('HSET', RECORD, id, pack_record(r, wire_of(record)))
+        moved = moved + 1
+      end
+    end
+  end
+  in_parts('ZREM', LATER, due)
+  if moved > 0 then
+    wake()
+  end
+  return moved
+end
+
+local function close(now)
+  for lane = 1, 3 do
+    if #gone[lane] > 0 then
+      for at = 1, #gone[lane], 1000 do
+        local last = min(at + 999, #gone[lane])
+        redis.pcall('XACK', LANES[lane], GROUP, unpack(gone[lane], at, last))
+        call('XDEL', LANES[lane], unpack(gone[lane], at, last))
+      end
+    end
+  end
+  in_parts('HDEL', RECORD, forgotten)
+  forgotten = {}
+  if any_queued(1) or any_queued(2) or any_queued(3) then
+    follow(now)
+    in_parts('HDEL', RECORD, forgotten)
+  end
+  for kind, ids in pairs(unkinds) do
+    in_parts('SREM', KIND .. kind, ids)
+  end
+  local set, unset = {}, {}
+  for name, cost in pairs(standing) do
+    if cost ~= standing_was[name] then
+      if cost == 0 then
+        unset[#unset + 1] = name
+      else
+        set[#set + 1], set[#set + 2] = name, int(cost)
+      end
+    end
+  end
+  in_parts('HSET', STANDING, set)
+  in_parts('HDEL', STANDING, unset)
+  local changed = {}
+  for _, field in ipairs(FIELDS) do
+    if is[field] ~= (was[field] or DEFAULTS[field] or 0) and field ~= 'slots' and field ~= 'weighted' then
+      changed[#changed + 1], changed[#changed + 2] = field, int(is[field])
+    end
+  end
+  if #changed > 0 then
+    call('HSET', STATE, unpack(changed))
+  end
+end
