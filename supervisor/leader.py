@@ -30,6 +30,8 @@ CANDIDATE_SECONDS = 1.0  # how often a candidate looks whether the lease is free
 RETRY_SECONDS = 1.0  # how soon a renewal that got no answer is tried again
 WATCH_SECONDS = 0.5  # timers stand still in a suspend, so the end of trust is looked for, not only timed
 
+RELEASED = "released"
+
 
 class Leadership:
     """This process's part in the election. ``run`` is the service that keeps it going.
@@ -99,7 +101,7 @@ class Leadership:
         A store that is away is no reason to wait: the lease then ends by its time.
         """
         self._closed = True
-        self._lose("released")
+        self._lose(RELEASED)
         try:
             await self._lease.release()
         except StoreDown as error:
@@ -151,7 +153,8 @@ class Leadership:
         term, self._term = self._term, None
         self._trusted_until = float("-inf")
         if term is not None:
-            log.warning("leader.over", term=term, reason=reason)
+            say = log.info if reason == RELEASED else log.warning
+            say("leader.over", term=term, reason=reason)
             self._announce(leading=False, term=term)
 
     def _announce(self, *, leading: bool, term: int) -> None:

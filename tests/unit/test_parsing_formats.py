@@ -1,5 +1,9 @@
 """Markdown, reStructuredText, text, PDF, Word: structure kept, and every way of failing has its code."""
 
+import io
+import re
+import zipfile
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -133,6 +137,19 @@ def test_word_documents() -> None:
         ("Animals", "- An okapi\n\nname | legs\nsnake | none\n\nAfter the table."),
     ]
     assert read(samples.word(title="By property"), "x.docx").title == "By property"
+
+
+def test_a_word_document_without_properties_has_its_own_title() -> None:
+    """As many converters write them; python-docx makes up properties titled "Word Document"."""
+    whole, bare = io.BytesIO(samples.word()), io.BytesIO()
+    with zipfile.ZipFile(whole) as given, zipfile.ZipFile(bare, "w") as made:
+        for part in given.infolist():
+            if part.filename == "_rels/.rels":
+                text = given.read(part).decode()
+                made.writestr(part, re.sub(r"<Relationship [^>]*core-properties[^>]*/>", "", text))
+            elif part.filename != "docProps/core.xml":
+                made.writestr(part, given.read(part))
+    assert read(bare.getvalue(), "x.docx").title == "Handbook"
 
 
 def test_word_failures() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import docx
+from docx.opc.constants import RELATIONSHIP_TYPE
 from docx.opc.exceptions import OpcError
 from docx.table import Table
 from docx.text.paragraph import Paragraph
@@ -47,7 +48,7 @@ def parse_docx(data: bytes, name: str) -> Parsed:
     try:
         document: Any = docx.Document(io.BytesIO(data))
         title, first, sections = _sections(document)
-        title = title or one_line(document.core_properties.title or "", 300) or first
+        title = title or one_line(_title_property(document), 300) or first
     except _BROKEN as error:
         reason = one_line(str(error)) or type(error).__name__
         raise ParseFailure("unparsable", f"not readable as a Word document: {reason}") from error
@@ -77,6 +78,14 @@ def _refuse_bomb(data: bytes) -> None:
         raise ParseFailure("too_large", f"the document unpacks to {unpacked:,} bytes in {len(parts)} parts")
     if any(part.flag_bits & 1 for part in parts):
         raise ParseFailure("encrypted", "the document is protected by a password")
+
+
+def _title_property(document: Any) -> str:
+    try:
+        document.part.package.part_related_by(RELATIONSHIP_TYPE.CORE_PROPERTIES)
+    except KeyError:
+        return ""  # python-docx would make properties up, with a title of its own
+    return document.core_properties.title or ""
 
 
 def _sections(document: Any) -> tuple[str, str, list[Section]]:
