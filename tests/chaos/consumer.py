@@ -2,7 +2,7 @@
 
 The first line of its input is a ``Plan`` in JSON. After that each line is a command, answered by one line of
 JSON: ``status`` tells what it holds, ``stop`` drains and ends it. Every start of a handler and every outcome
-is appended to ``Plan.log``, so that they are known however the process ends.
+is appended to ``Plan.journal``, so that they are known however the process ends.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ class Plan:
     redis_url: str
     instance: str
     owner: str
-    log: str
+    journal: str
     slots: int
     prefetch: int
     lease_seconds: float
@@ -146,7 +146,7 @@ class Consumer:
         self._survived = False
         self._database = database
         self._redis = redis
-        self._journal = Journal(plan.log)
+        self._journal = Journal(plan.journal)
         self._clock = SystemClock()
         self._events = Events()
         self._events.subscribe(JobSettled, self._journal.settled)

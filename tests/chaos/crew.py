@@ -6,27 +6,28 @@ import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from consumer import Plan
-from hive.ids import ProcessId, new_process_id
+from hive.ids import new_process_id
 
 HERE = Path(__file__).parent
 ANSWER_SECONDS = 30.0
 
 
 class Member:
-    """One consumer's place: an instance whose boots follow each other. ``owner``: the newest boot."""
+    """One consumer's place: an instance whose boots follow each other."""
 
     def __init__(self, name: str, folder: Path, options: Mapping[str, Any]) -> None:
         self.name = name
-        self.owner: ProcessId = new_process_id()
-        self.log = folder / f"{name}.jsonl"
+        self.journals: list[Path] = []
+        """One of each boot, the newest last."""
         self.errors = folder / f"{name}.log"
+        self._folder = folder
         self._options = dict(options)
         self._instance = str(uuid4())
         self._process: asyncio.subprocess.Process | None = None
@@ -44,16 +45,17 @@ class Member:
     async def start(self, *, heir: bool = True, **changes: Any) -> None:
         """Begin a boot. ``heir``: of the same instance, so that it knows its predecessors dead."""
         assert not self.alive
-        self.owner = new_process_id()
         if not heir:
             self._instance = str(uuid4())
+        journal = self._folder / f"{self.name}-{len(self.journals)}.jsonl"
+        self.journals.append(journal)
         plan = Plan(
             **{
                 **self._options,
                 **changes,
                 "instance": self._instance,
-                "owner": str(self.owner),
-                "log": str(self.log),
+                "owner": str(new_process_id()),
+                "journal": str(journal),
             }
         )
         path = os.pathsep.join([str(HERE), str(HERE.parent / "support"), *filter(None, sys.path)])
@@ -90,6 +92,11 @@ class Member:
         """Until it has ended by itself."""
         async with asyncio.timeout(ANSWER_SECONDS):
             await self._gone()
+
+    def running(self) -> set[UUID]:
+        """Messages whose handler its newest boot has entered, and whose end it has not noted."""
+        facts = Facts(self.journals[-1:])
+        return set(facts.messages) - facts.ended
 
     def send(self, number: signal.Signals) -> None:
         assert self._process is not None
@@ -145,27 +152,34 @@ class Crew:
 
     def facts(self) -> "Facts":
         """What they all noted, dead boots included."""
-        facts = Facts()
-        for member in self.members:
-            if not member.log.exists():
-                continue
-            for line in member.log.read_text().splitlines():
-                facts.add(json.loads(line))
-        return facts
+        return Facts(journal for member in self.members for journal in member.journals)
+
+    def others(self, member: Member) -> "Facts":
+        """What all but ``member`` noted."""
+        return Facts(journal for each in self.members if each is not member for journal in each.journals)
 
 
 class Facts:
-    """What the journals say: handler starts by number, outcomes, accepted completions by message."""
+    """What journals say: handler starts by number and by message, outcomes, those of each message."""
 
-    def __init__(self) -> None:
+    def __init__(self, journals: Iterable[Path]) -> None:
         self.started: Counter[int] = Counter()
+        self.messages: Counter[UUID] = Counter()
         self.outcomes: Counter[str] = Counter()
-        self.completed: Counter[str] = Counter()
+        self.completed: Counter[UUID] = Counter()
+        self.ended: set[UUID] = set()
+        for journal in journals:
+            if journal.exists():
+                for line in journal.read_text().splitlines():
+                    self._add(json.loads(line))
 
-    def add(self, fact: dict[str, Any]) -> None:
+    def _add(self, fact: dict[str, Any]) -> None:
+        message = UUID(fact["message"])
         if "started" in fact:
             self.started[fact["started"]] += 1
+            self.messages[message] += 1
             return
+        self.ended.add(message)
         self.outcomes[fact["outcome"]] += 1
         if fact["outcome"] == "completed":
-            self.completed[fact["message"]] += 1
+            self.completed[message] += 1

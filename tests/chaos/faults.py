@@ -96,24 +96,28 @@ async def freeze(stage: Stage) -> None:
     victim = stage.victim()
     held = await until(lambda: _stop_with_work(stage, victim), seconds=PATIENCE_SECONDS, what="a zombie")
     await until(
-        lambda: _all_done(stage, held), seconds=PATIENCE_SECONDS, what="others doing the zombie's jobs"
+        lambda: _taken_over(stage, victim, held),
+        seconds=PATIENCE_SECONDS,
+        what="others doing the zombie's jobs",
     )
     victim.send(signal.SIGCONT)
 
 
-async def _all_done(stage: Stage, held: list[UUID]) -> bool:
-    return await stage.watch.affected(held) == len(held)
-
-
 async def _stop_with_work(stage: Stage, victim: Member) -> list[UUID]:
-    """Stop it while it holds jobs outside a transaction, which others can take over."""
+    """Stop it in the midst of jobs that others can take over: not in a transaction, and not yet done."""
     victim.send(signal.SIGSTOP)
     await until(lambda: _stopped(victim.pid), seconds=10, what="SIGSTOP to work")
-    held = await stage.watch.held(victim.owner, stage.carrier)
-    if not held or await stage.watch.affected(held):
+    held = list(victim.running())
+    if stage.carrier == "ledger":
+        held = await stage.watch.unlocked(held)
+    held = await stage.watch.without_effect(held)
+    if not held:
         victim.send(signal.SIGCONT)
-        return []
     return held
+
+
+async def _taken_over(stage: Stage, victim: Member, held: list[UUID]) -> bool:
+    return set(held) <= set(stage.crew.others(victim).messages) and not await stage.watch.without_effect(held)
 
 
 async def _stopped(pid: int) -> bool:

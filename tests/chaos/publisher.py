@@ -4,6 +4,7 @@ import asyncio
 import random
 from contextlib import AsyncExitStack
 from typing import Self
+from uuid import UUID
 
 from consumer import QUEUE, STORE_SECONDS, declare, patiently
 from hive.broker.ledger import Ledger
@@ -35,7 +36,7 @@ class Publisher:
     ) -> None:
         self.regenerates = False
         self.sent = 0
-        self.repeated: set[str] = set()
+        self.repeated: set[UUID] = set()
         """Messages whose first publish got no answer."""
         self._watch = watch
         self._carrier = carrier
@@ -112,5 +113,5 @@ class Publisher:
                 await self._broker.publish(messages)
                 return
             except StoreDown:
-                self.repeated |= {str(each.id) for each in messages}
+                self.repeated |= {each.id for each in messages}
                 await asyncio.sleep(0.1)

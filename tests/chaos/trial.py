@@ -69,6 +69,7 @@ class Trial:
         seed: int,
         jobs: int = 2000,
         lease_seconds: float = 3.0,
+        full_speed: float = FULL_SPEED,
     ) -> None:
         self._scenario = scenario
         self._carrier = carrier
@@ -76,6 +77,7 @@ class Trial:
         self._seed = seed
         self._jobs = jobs
         self._lease_seconds = lease_seconds
+        self._full_speed = full_speed
         self._random = random.Random(f"{scenario.name} {carrier} {seed}")
         self._watch = Watch(arena.dsn, arena.redis_url)
         self._remarks: list[str] = []
@@ -135,13 +137,12 @@ class Trial:
             carrier=self._carrier,
             lease_seconds=self._lease_seconds,
         )
-        # Until the first jobs are long past, so that the speed is measured over a whole window.
         await stage.work(round(self._jobs * self._random.uniform(0.15, 0.3)))
         before = await self._connections()
         per_second = await self._watch.speed()
         await self._scenario.fault(stage)
         since = await self._watch.now()
-        wanted = per_second * FULL_SPEED
+        wanted = per_second * self._full_speed
 
         async def fast() -> bool:
             return await self._watch.seconds_to_speed(since, wanted) is not None

@@ -20,10 +20,13 @@ _AWAY = (
     OSError,
     TimeoutError,
     asyncpg.PostgresConnectionError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.CannotConnectNowError,
     asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # the server said goodbye, and its end is not here yet
     exceptions.RedisError,
 )
-_ALSO_AWAY = (asyncpg.AdminShutdownError, asyncpg.CrashShutdownError, asyncpg.CannotConnectNowError)
 
 
 class NotInTime(AssertionError):
@@ -48,6 +51,7 @@ class Watch:
     def __init__(self, dsn: str, redis_url: str) -> None:
         self._dsn = dsn
         self._connection: Any = None
+        self._asking = asyncio.Lock()
         self.redis: Any = aioredis.Redis.from_url(redis_url, client_name="watch")
 
     async def ask(self, query: str, *arguments: Any) -> Sequence[Any]:
@@ -59,11 +63,24 @@ class Watch:
         return (await self.ask(query, *arguments))[0][0]
 
     async def _ask(self, query: str, *arguments: Any) -> Sequence[Any]:
-        if self._connection is None or self._connection.is_closed():
-            self._connection = await asyncpg.connect(
-                self._dsn, server_settings={"application_name": "watch"}, timeout=5, command_timeout=10
-            )
-        return await self._connection.fetch(query, *arguments)
+        async with self._asking:
+            try:
+                if self._connection is None:
+                    self._connection = await asyncpg.connect(
+                        self._dsn,
+                        server_settings={"application_name": "watch"},
+                        timeout=5,
+                        command_timeout=10,
+                    )
+                return await self._connection.fetch(query, *arguments)
+            except _AWAY:
+                self._drop()
+                raise
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None and not connection.is_closed():
+            connection.terminate()
 
     async def ask_redis(self, *command: Any) -> Any:
         """One command."""
@@ -74,12 +91,11 @@ class Watch:
             while True:
                 try:
                     return await call()
-                except (*_AWAY, *_ALSO_AWAY):
+                except _AWAY:
                     await asyncio.sleep(STEP_SECONDS)
 
     async def close(self) -> None:
-        if self._connection is not None:
-            self._connection.terminate()
+        self._drop()
         await self.redis.aclose()
 
     # -- effects --------------------------------------------------------------------------------------------
@@ -104,18 +120,24 @@ class Watch:
         return await self.value("select count(*) - count(distinct number) from chaos.effect")
 
     async def speed(self) -> float:
-        """Effects a second, just now."""
-        count = await self.value(
-            "select count(*) from chaos.effect where at > clock_timestamp() - make_interval(secs => $1)",
-            WINDOW_SECONDS,
-        )
-        return count / WINDOW_SECONDS
-
-    async def affected(self, messages: Sequence[UUID]) -> int:
-        """How many of ``messages`` have had their effect."""
+        """Effects a second since the first one."""
         return await self.value(
-            "select count(distinct message) from chaos.effect where message = any($1)", list(messages)
+            """
+            select count(*) / greatest(extract(epoch from clock_timestamp() - min(at)), 0.001)::float8
+            from chaos.effect
+            """
         )
+
+    async def without_effect(self, messages: Sequence[UUID]) -> list[UUID]:
+        """Those of ``messages`` that have had none yet."""
+        rows = await self.ask(
+            """
+            select id from unnest($1::uuid[]) as id
+            where not exists (select from chaos.effect where message = id)
+            """,
+            list(messages),
+        )
+        return [row[0] for row in rows]
 
     async def now(self) -> Any:
         """Postgres' time."""
@@ -151,17 +173,13 @@ class Watch:
 
     # -- the queue ------------------------------------------------------------------------------------------
 
-    async def held(self, owner: UUID, carrier: str) -> list[UUID]:
-        """Messages that ``owner`` runs and that another process could take over."""
-        if carrier == "ledger":
-            rows = await self.ask(
-                "select id from hive.job where state = 'running' and owner = $1 for update skip locked", owner
-            )
-            return [row[0] for row in rows]
-        mine = [b"r", owner.hex.encode()]
-        records = self.redis.scan_iter("hive:{chaos}:record:*", count=1000)
-        found = [key async for key in records if await self.redis.hmget(key, "s", "o") == mine]
-        return [UUID(hex=key.rsplit(b":", 1)[1].decode()) for key in found]
+    async def unlocked(self, messages: Sequence[UUID]) -> list[UUID]:
+        """Those of ``messages`` that are running jobs, and that no transaction holds."""
+        rows = await self.ask(
+            "select id from hive.job where state = 'running' and id = any($1) for update skip locked",
+            list(messages),
+        )
+        return [row[0] for row in rows]
 
     async def unfinished_jobs(self) -> int:
         """Rows of the ledger that did not complete."""
