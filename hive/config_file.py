@@ -158,7 +158,7 @@ def render() -> str:
         value = getattr(settings, name)
         if isinstance(value, BaseModel):
             lines += _table(name, value)
-        elif name == "schedules":
+        elif name in ("schedules", "limits"):
             lines += [f"# {field.description}", f"[{name}]"]
             lines += [f"{key} = {_literal(each)}" for key, each in value.items()]
             lines.append("")

@@ -394,6 +394,10 @@ class Settings(Section):
     pools: dict[str, Pool] = Field(
         default_factory=default_pools, description="Each queue belongs to exactly one pool."
     )
+    limits: dict[str, Count] = Field(
+        default_factory=dict[str, int],
+        description="queue = most messages waiting in it; one more is refused. Unlimited unless named.",
+    )
     fetch: Fetch = Fetch()
     documents: Documents = Documents()
     connectors: Connectors = Connectors()
@@ -411,6 +415,9 @@ class Settings(Section):
                         f"queue {queue!r} stands in pool {owners[queue]!r} and again in {name!r}"
                     )
                 owners[queue] = name
+        for queue in self.limits:
+            if queue not in owners:
+                raise ValueError(f"limits.{queue}: no pool has a queue of that name")
         for name, seconds in self.schedules.items():
             if seconds < 0:
                 raise ValueError(f"schedules.{name} is negative; 0 switches it off")

@@ -172,8 +172,13 @@ async def assemble(
         dimension=settings.embedding.dimension,
         language=settings.search.language,
     )
+    limits = {QueueName(queue): most for queue, most in settings.limits.items()}
     ledger = Ledger(
-        database, lease_seconds=settings.leases.delivery_seconds, crashes=settings.crashes, events=events
+        database,
+        lease_seconds=settings.leases.delivery_seconds,
+        crashes=settings.crashes,
+        max_depth=limits,
+        events=events,
     )
     streams = (
         Streams(
@@ -181,6 +186,7 @@ async def assemble(
             database,
             lease_seconds=settings.leases.delivery_seconds,
             crashes=settings.crashes,
+            max_depth=limits,
             events=events,
         )
         if stores.redis is not None

@@ -53,7 +53,12 @@ class _Down:
 
 def backend_over(database: Database, settings: Settings, place: Place) -> Backend:
     """The API's backend over ``database`` alone: every ledger queue, no stream, no pool."""
-    ledger = Ledger(database, lease_seconds=settings.leases.delivery_seconds, crashes=settings.crashes)
+    ledger = Ledger(
+        database,
+        lease_seconds=settings.leases.delivery_seconds,
+        crashes=settings.crashes,
+        max_depth={QueueName(queue): most for queue, most in settings.limits.items()},
+    )
     queues = [queue for pool in settings.pools.values() for queue in pool.ledger]
     if not settings.redis.enabled:
         queues += [queue for pool in settings.pools.values() for queue in pool.stream]

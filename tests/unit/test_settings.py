@@ -128,3 +128,11 @@ def test_drift_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     file.write_text(file.read_text() + "# more\n")
     assert main(["--check", str(file)]) == 1
     assert "make config" in capsys.readouterr().err
+
+
+def test_a_limit_names_a_queue_that_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HIVE_LIMITS__DOCUMENT_PROCESSING", "500")
+    assert load(None).limits == {"document_processing": 500}
+    monkeypatch.setenv("HIVE_LIMITS__NO_SUCH", "500")
+    with pytest.raises(ConfigurationError, match="no_such"):
+        load(None)
