@@ -9,6 +9,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
+from hive.addresses import HttpAddress, PostgresAddress, RedisAddress
+
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 
@@ -37,8 +39,10 @@ class Process(Section):
 class Postgres(Section):
     """The truth. Without a DSN, an embedded PostgreSQL is started under the state folder."""
 
-    dsn: SecretStr = Field(default=SecretStr(""), description="postgresql://…; may be a transaction pooler.")
-    direct_dsn: SecretStr = Field(
+    dsn: PostgresAddress = Field(
+        default=SecretStr(""), description="postgresql://…; may be a transaction pooler."
+    )
+    direct_dsn: PostgresAddress = Field(
         default=SecretStr(""), description="For LISTEN and migrations, when dsn is a transaction pooler."
     )
     pool_size: Count = Field(default=16, description="Connections of one hive at the most, LISTEN aside.")
@@ -61,7 +65,7 @@ class Redis(Section):
     enabled: bool = Field(
         default=True, description="false: every queue on the ledger, the leader lease in Postgres."
     )
-    url: SecretStr = Field(default=SecretStr(""), description="redis://… or unix://…")
+    url: RedisAddress = Field(default=SecretStr(""), description="redis://… or unix://…")
     pool_size: Count = Field(
         default=16, description="Connections of one hive at the most, blocking readers aside."
     )
@@ -312,7 +316,7 @@ class Connectors(Section):
 class Embedding(Section):
     """The model server. Without a URL, hive starts its own."""
 
-    url: str = Field(default="", description="An OpenAI-compatible server: http://host:port/v1")
+    url: HttpAddress = Field(default="", description="An OpenAI-compatible server: http://host:port/v1")
     api_key: SecretStr = Field(default=SecretStr(""), description="Sent as a bearer token to that server.")
     model: str = Field(default="wordllama-256", description="The model's name, as the server knows it.")
     dimension: int = Field(

@@ -102,6 +102,26 @@ def test_bad_environment_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, 
         load(None)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("HIVE_POSTGRES__DSN", "sesame"),
+        ("HIVE_POSTGRES__DSN", "mysql://u:sesame@h/d"),
+        ("HIVE_POSTGRES__DIRECT_DSN", "host=h password=sesame"),
+        ("HIVE_REDIS__URL", "http://:sesame@h"),
+        ("HIVE_EMBEDDING__URL", "sesame:8000/v1"),
+    ],
+)
+def test_an_address_of_no_known_kind_is_refused_before_anything_starts(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigurationError, match="must begin with") as refused:
+        load(None)
+    assert name.removeprefix("HIVE_").replace("__", ".").lower() in str(refused.value)
+    assert "sesame" not in str(refused.value)
+
+
 @pytest.mark.parametrize("name", ["HIVE_PROCESS__MODULES", "HIVE_CONNECTORS__FILES__ROOTS"])
 def test_a_list_that_is_no_json_is_refused_by_its_name(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv(name, "mytasks")
