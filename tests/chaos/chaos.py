@@ -17,7 +17,8 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "support")]
 
 from arena import Ground  # noqa: E402
 from hive.settings import Log  # noqa: E402
-from scenarios import SCENARIOS, Scenario  # noqa: E402
+from peer import PEERS, install  # noqa: E402
+from scenarios import PEER_SCENARIOS, SCENARIOS, Scenario  # noqa: E402
 from supervisor.logs import configure  # noqa: E402
 from trial import Trial, Verdict  # noqa: E402
 
@@ -46,11 +47,14 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, help="which victim, and when")
     parser.add_argument("--jobs", type=int, default=2000)
     parser.add_argument("--lease", type=float, default=3.0, help="seconds")
+    parser.add_argument("--peer", choices=PEERS, help="against this one instead of hive")
     return parser.parse_args()
 
 
 async def run(options: argparse.Namespace) -> list[Verdict]:
-    chosen = [SCENARIOS[name] for name in options.scenario or SCENARIOS]
+    chosen = [SCENARIOS[name] for name in options.scenario or (PEER_SCENARIOS if options.peer else SCENARIOS)]
+    if options.peer:
+        install()
     verdicts: list[Verdict] = []
     print(line(COLUMNS))
     with TemporaryDirectory(prefix="chaos-") as name:
@@ -59,7 +63,7 @@ async def run(options: argparse.Namespace) -> list[Verdict]:
         async with Ground.open(folder) as ground:
             for scenario in chosen:
                 for carrier in scenario.carriers:
-                    if options.carrier in (None, carrier):
+                    if options.carrier in (None, carrier) and (carrier == "stream" or not options.peer):
                         verdicts.append(await one(ground, scenario, carrier, options))
                         show(verdicts[-1])
     return verdicts
@@ -68,7 +72,13 @@ async def run(options: argparse.Namespace) -> list[Verdict]:
 async def one(ground: Ground, scenario: Scenario, carrier: str, options: argparse.Namespace) -> Verdict:
     async with ground.arena() as arena:
         trial = Trial(
-            scenario, carrier, arena, seed=options.seed, jobs=options.jobs, lease_seconds=options.lease
+            scenario,
+            carrier,
+            arena,
+            seed=options.seed,
+            jobs=options.jobs,
+            lease_seconds=options.lease,
+            peer=options.peer,
         )
         try:
             verdict = await trial.run()
@@ -81,7 +91,7 @@ async def one(ground: Ground, scenario: Scenario, carrier: str, options: argpars
 
 
 def show(verdict: Verdict) -> None:
-    row = verdict.row()
+    row = {**verdict.row(), "carrier": verdict.carrier if verdict.system == "hive" else verdict.system}
     print(line(row[column] for column in COLUMNS), "" if verdict.clean else "  ✗", flush=True)
     for remark in verdict.remarks:
         print(f"    {remark}", flush=True)
@@ -95,7 +105,11 @@ def line(cells: Iterable[Any]) -> str:
 
 def keep(folder: Path, verdict: Verdict) -> None:
     """What the consumers of a failed trial logged."""
-    kept = RESULTS.parent / "chaos-logs" / f"{verdict.scenario}-{verdict.carrier}-{verdict.seed}"
+    kept = (
+        RESULTS.parent
+        / "chaos-logs"
+        / f"{verdict.scenario}-{verdict.system}-{verdict.carrier}-{verdict.seed}"
+    )
     kept.mkdir(parents=True, exist_ok=True)
     for path in folder.glob("consumer-*.*"):
         (kept / path.name).write_bytes(path.read_bytes())
@@ -117,7 +131,7 @@ def main() -> int:
     options = arguments()
     configure(Log(level="warning"))
     verdicts = asyncio.run(run(options))
-    save(verdicts, whole=not options.scenario and not options.carrier)
+    save(verdicts, whole=not (options.scenario or options.carrier or options.peer))
     unclean = [verdict for verdict in verdicts if not verdict.clean]
     print(f"{len(verdicts)} verdicts, {len(unclean)} of them not clean; see .bench/chaos.json")
     return 1 if unclean else 0

@@ -63,6 +63,7 @@ class Plan:
     slots: int
     prefetch: int
     lease_seconds: float
+    idle_seconds: float | None = None  # of a peer
     die_at: int | None = None
 
     def text(self) -> str:

@@ -42,13 +42,18 @@ class Member:
     def alive(self) -> bool:
         return self._process is not None and self._process.returncode is None
 
+    def new_journal(self) -> Path:
+        """For one more boot."""
+        journal = self._folder / f"{self.name}-{len(self.journals)}.jsonl"
+        self.journals.append(journal)
+        return journal
+
     async def start(self, *, heir: bool = True, **changes: Any) -> None:
         """Begin a boot. ``heir``: of the same instance, so that it knows its predecessors dead."""
         assert not self.alive
         if not heir:
             self._instance = str(uuid4())
-        journal = self._folder / f"{self.name}-{len(self.journals)}.jsonl"
-        self.journals.append(journal)
+        journal = self.new_journal()
         plan = Plan(
             **{
                 **self._options,
@@ -132,8 +137,10 @@ class Member:
 class Crew:
     """All consumers of a trial."""
 
-    def __init__(self, members: int, folder: Path, options: Mapping[str, Any]) -> None:
-        self.members = [Member(f"consumer-{at}", folder, options) for at in range(members)]
+    def __init__(
+        self, members: int, folder: Path, options: Mapping[str, Any], kind: type[Member] = Member
+    ) -> None:
+        self.members = [kind(f"consumer-{at}", folder, options) for at in range(members)]
 
     async def start(self) -> None:
         for member in self.members:

@@ -3,12 +3,12 @@
 import asyncio
 import random
 from contextlib import AsyncExitStack
-from typing import Self
+from typing import Any, Self
 from uuid import UUID
 
 from consumer import QUEUE, STORE_SECONDS, declare, patiently
 from hive.broker.ledger import Ledger
-from hive.broker.port import Broker, Message
+from hive.broker.port import Broker
 from hive.broker.streams import Streams
 from hive.client import Client
 from hive.errors import StoreDown
@@ -45,7 +45,7 @@ class Publisher:
         self._at_least = at_least
         self._random = random.Random(seed)
         self._finishing = False
-        self._messages: list[Message] = []
+        self._messages: list[Any] = []
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -83,7 +83,7 @@ class Publisher:
             done = await self._watch.done()
             enough = self._finishing and self.sent >= self._at_least
             if not enough and self.sent - done < AHEAD:
-                messages = [self._message(number) for number in range(self.sent, self.sent + CHUNK)]
+                messages = self._make(range(self.sent, self.sent + CHUNK))
                 self._messages += messages
                 await self._publish(messages)
                 self.sent += CHUNK
@@ -96,18 +96,23 @@ class Publisher:
                 again_at = loop.time() + AGAIN_SECONDS
             await asyncio.sleep(0.02)
 
-    def _message(self, number: int) -> Message:
-        # Of different lengths, so that they do not all stand at the same place when a fault comes.
-        arguments = {"number": number, "milliseconds": self._random.randint(20, 60)}
-        return self._client.message(
-            self._task,
-            arguments,
-            tenant=DEFAULT_TENANT,
-            key=str(number) if self._carrier == "stream" else None,
-            while_running="drop",
-        )
+    def _milliseconds(self) -> int:
+        """Of different lengths, so that jobs do not all stand at the same place when a fault comes."""
+        return self._random.randint(20, 60)
 
-    async def _publish(self, messages: list[Message]) -> None:
+    def _make(self, numbers: range) -> list[Any]:
+        return [
+            self._client.message(
+                self._task,
+                {"number": number, "milliseconds": self._milliseconds()},
+                tenant=DEFAULT_TENANT,
+                key=str(number) if self._carrier == "stream" else None,
+                while_running="drop",
+            )
+            for number in numbers
+        ]
+
+    async def _publish(self, messages: list[Any]) -> None:
         while True:
             try:
                 await self._broker.publish(messages)

@@ -76,3 +76,5 @@ _ALL: Final = (
     Scenario(name="postgres_slow", fault=faults.slow(lambda arena: arena.postgres_proxy), proxied=True),
 )
 SCENARIOS: Final[Mapping[str, Scenario]] = {each.name: each for each in _ALL}
+PEER_SCENARIOS: Final = ("kill", "freeze")
+"""Where a peer on Redis alone is known to lose or double."""

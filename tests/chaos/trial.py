@@ -10,8 +10,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from arena import Arena
-from crew import Crew, Facts
+from crew import Crew, Facts, Member
 from faults import Stage
+from peer import PeerMember, PeerPublisher
 from publisher import Publisher
 from scenarios import Scenario
 from watch import NotInTime, Watch, until
@@ -22,6 +23,8 @@ PREFETCH = 2
 START_SECONDS = 60.0
 RECOVER_SECONDS = 60.0
 DONE_SECONDS = 120.0
+PEER_SECONDS = 30.0
+"""What a peer has not done so long after all else counts as lost, though it may come back in ten minutes."""
 QUIET_SECONDS = 20.0
 FULL_SPEED = 0.8
 """This share of the speed before the fault counts as full speed: it varies by as much without any fault."""
@@ -70,6 +73,7 @@ class Trial:
         jobs: int = 2000,
         lease_seconds: float = 3.0,
         full_speed: float = FULL_SPEED,
+        peer: str | None = None,
     ) -> None:
         self._scenario = scenario
         self._carrier = carrier
@@ -78,12 +82,13 @@ class Trial:
         self._jobs = jobs
         self._lease_seconds = lease_seconds
         self._full_speed = full_speed
+        self._peer = peer
         self._random = random.Random(f"{scenario.name} {carrier} {seed}")
         self._watch = Watch(arena.dsn, arena.redis_url)
         self._remarks: list[str] = []
         dsn = arena.consumer_dsn if scenario.proxied else arena.dsn
         redis_url = arena.consumer_redis_url if scenario.proxied else arena.redis_url
-        self._publisher = Publisher(
+        self._publisher = (PeerPublisher if peer else Publisher)(
             self._watch,
             carrier=carrier,
             dsn=dsn,
@@ -101,7 +106,10 @@ class Trial:
                 "slots": SLOTS,
                 "prefetch": PREFETCH,
                 "lease_seconds": lease_seconds,
+                # As it ships, unless the fault is about the end of a lease.
+                "idle_seconds": lease_seconds if scenario.stale else None,
             },
+            PeerMember if peer else Member,
         )
 
     async def run(self) -> Verdict:
@@ -162,7 +170,7 @@ class Trial:
         async def done() -> bool:
             return await self._watch.done() >= self._publisher.sent
 
-        await until(done, seconds=DONE_SECONDS, what="all jobs done")
+        await until(done, seconds=PEER_SECONDS if self._peer else DONE_SECONDS, what="all jobs done")
 
     async def _noting(self, waiting: Any) -> None:
         try:
@@ -225,9 +233,11 @@ class Trial:
             self._watch.unfinished_jobs() if self._carrier == "ledger" else self._watch.dead_letters()
         )
         lost = max(len(await self._watch.missing(self._publisher.sent)), given_up)
-        doubled = await self._watch.doubled() + self._completed_twice(facts)
+        doubled = max(await self._watch.doubled(), self._completed_twice(facts))
         reruns = sum(facts.started.values()) - len(facts.started)
         stale = facts.outcomes["stale"]
+        if self._peer:
+            stale = self._scenario.stale  # it has no such word
         for word, seen, wanted in (
             ("reruns", reruns, self._scenario.reruns),
             ("stale", stale, self._scenario.stale),
@@ -240,6 +250,7 @@ class Trial:
             scenario=self._scenario.name,
             seed=self._seed,
             carrier=self._carrier,
+            system=self._peer or "hive",
             lost=lost,
             doubled=doubled,
             jobs=self._publisher.sent,
@@ -255,6 +266,7 @@ class Trial:
             scenario=self._scenario.name,
             seed=self._seed,
             carrier=self._carrier,
+            system=self._peer or "hive",
             lost=0,
             doubled=0,
             slots_leaked=0,
