@@ -9,7 +9,9 @@ Derive a class, give it ``start`` and ``stop``, and hand its ``TestCase`` to pyt
     TestMyMachine = MyMachine.TestCase
 
 Checked after every step: no message has two accepted owners, fences rise, what has ended does not come back,
-the counts equal the model's. At the end: nothing is lost, every message that lives can be claimed.
+no resource runs twice, nothing is handed out of a paused queue, the counts equal the model's. Where claims
+are fair by themselves (``fair_claims``), no tenant gets ahead of another that waits. At the end: nothing is
+lost, every message that lives can be claimed.
 """
 
 import asyncio
@@ -22,13 +24,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from hive.broker.port import Delivery, Settlement, Verdict
 from hive.errors import Conflict
-from hive.ids import MessageId, ProcessId, new_process_id
+from hive.ids import MessageId, ProcessId, TaskName, TenantId, new_process_id
 from hive.outcomes import Cancelled, Completed, ErrorKind, ErrorRecord, Failed, Outcome, Released, Retrying
 from hive.testing.harness import QUEUE, Harness, message
 
 ERROR = ErrorRecord(kind=ErrorKind.PERMANENT, code="ValueError", summary="it did not work")
 LEASE_SECONDS = 60.0
 DELAY_SECONDS = 10.0
+EXPIRY_SECONDS = 50.0
+TENANTS = (None, TenantId("acme"), TenantId("other"))
 CHILD_LIMIT, HIVE_LIMIT = 3, 10
 
 T = TypeVar("T")
@@ -50,7 +54,11 @@ class _Model:
     id: MessageId
     key: str | None
     state: str  # waiting, delayed, running, gone, dead
+    tenant: TenantId | None = None
+    resource: str | None = None
+    cost: int = 1
     due: float = 0.0
+    expires: float | None = None
     fence: int = 0
     owner: ProcessId | None = None
     lease_end: float = 0.0
@@ -64,9 +72,19 @@ class _Model:
     def live(self) -> bool:
         return self.state in ("waiting", "delayed", "running")
 
+    @property
+    def holds(self) -> tuple[TenantId | None, str] | None:
+        """The resource it keeps others from while it runs."""
+        return None if self.resource is None else (self.tenant, self.resource)
+
 
 class BrokerMachine(RuleBasedStateMachine):
     """See the module. ``start`` gives a harness over an empty store; ``stop`` ends it."""
+
+    fair_claims = True
+    """Whether a claim levels what tenants have in flight. False where shares are cut at admission."""
+    failed_when_expired = True
+    """Whether what expired is kept as a dead letter. False where it is dropped and counted."""
 
     async def start(self) -> Harness:
         """An empty store with its broker."""
@@ -82,6 +100,7 @@ class BrokerMachine(RuleBasedStateMachine):
         self.harness = self._do(self.start())
         self.broker = self.harness.broker
         self.now = 0.0
+        self.paused = False
         self.models: dict[MessageId, _Model] = {}
         self.deliveries: list[Delivery] = []
         self.owners: list[ProcessId] = []
@@ -100,46 +119,127 @@ class BrokerMachine(RuleBasedStateMachine):
     @initialize()
     def boot(self) -> None:
         self.owners = [new_process_id() for _ in range(3)]
+        self._announce()
+
+    def _announce(self) -> None:
+        """Slots for all that an example can publish: the claims' limits are what is tested."""
+        for each in self.owners:
+            self._do(self.broker.announce(each, {QUEUE: 2_000}))
 
     @rule(
         keys=st.lists(st.sampled_from([None, None, "a", "b"]), min_size=1, max_size=4),
+        tenant=st.sampled_from(TENANTS),
+        resource=st.sampled_from([None, None, None, "r"]),
+        cost=st.sampled_from([1, 1, 3]),
         delayed=st.booleans(),
         drop=st.booleans(),
+        expires=st.sampled_from([None, None, None, EXPIRY_SECONDS]),
+        notify=st.booleans(),
     )
-    def publish(self, keys: list[str | None], delayed: bool, drop: bool) -> None:
+    def publish(
+        self,
+        *,
+        keys: list[str | None],
+        tenant: TenantId | None,
+        resource: str | None,
+        cost: int,
+        delayed: bool,
+        drop: bool,
+        expires: float | None,
+        notify: bool,
+    ) -> None:
         delay = DELAY_SECONDS if delayed else 0.0
         meanwhile = "drop" if drop else "rerun"
         batch = [
-            message(key=key, delay_seconds=delay, while_running=meanwhile, max_attempts=1_000) for key in keys
+            message(
+                key=key,
+                tenant=tenant,
+                resource=resource,
+                cost=cost,
+                delay_seconds=delay,
+                expires_seconds=expires,
+                while_running=meanwhile,
+                max_attempts=1_000,
+            )
+            for key in keys
         ]
-        answers = self._do(self.broker.publish(batch))
+        self.sweep()  # so that no holder of a key has expired unnoticed
+        answers = self._do(self.broker.publish(batch, notify=notify))
         for sent, answer in zip(batch, answers, strict=True):
             holder = next(
-                (each for each in self.models.values() if sent.key and each.key == sent.key and each.live),
+                (
+                    each
+                    for each in self.models.values()
+                    if sent.key and (each.tenant, each.key) == (tenant, sent.key) and each.live
+                ),
                 None,
             )
             assert answer.id == (holder.id if holder else sent.id)
             assert answer.duplicate == (holder is not None)
             if holder is None:
                 state = "delayed" if delayed else "waiting"
-                self.models[sent.id] = _Model(sent.id, sent.key, state, due=self.now + delay)
+                self.models[sent.id] = _Model(
+                    id=sent.id,
+                    key=sent.key,
+                    state=state,
+                    tenant=tenant,
+                    resource=resource,
+                    cost=cost,
+                    due=self.now + delay,
+                    expires=None if expires is None else self.now + expires,
+                )
             elif holder.state == "running" and not drop:
                 holder.rerun = True
 
     @rule(who=st.integers(0, 2), limit=st.integers(1, 4))
     def claim(self, who: int, limit: int) -> None:
         self.sweep()
+        free = self._free()
         got = self._do(self.broker.claim(QUEUE, self.owners[who], limit))
-        waiting = sum(each.state == "waiting" for each in self.models.values())
-        assert len(got) == min(limit, waiting), "a waiting message was not given"
+        if self.paused:
+            assert not got, "a paused queue handed something out"
+        else:
+            assert len(got) == min(limit, free), "a waiting message was not given"
         for each in got:
             model = self.models[each.id]
             assert model.state == "waiting", f"a {model.state} message was given"
+            assert model.expires is None or model.expires > self.now, "an expired message was given"
             assert each.fence > model.fence, "the fence did not rise"
             model.state, model.fence, model.owner = "running", each.fence, each.owner
             model.lease_end = self.now + LEASE_SECONDS
             model.started = model.cancel = model.rerun = False
             self.deliveries.append(each)
+        if got and self.fair_claims:
+            self._nobody_is_ahead({self.models[each.id].tenant for each in got})
+
+    def _free(self) -> int:
+        """How many could run now: of those that share a resource one, and none beside one that runs."""
+        waiting = [each for each in self.models.values() if each.state == "waiting"]
+        busy = {each.holds for each in self.models.values() if each.state == "running"} - {None}
+        resources = {each.holds for each in waiting} - {None} - busy
+        return sum(each.resource is None for each in waiting) + len(resources)
+
+    def _nobody_is_ahead(self, served: set[TenantId | None]) -> None:
+        """Whoever was served has no more in flight than one that waits would have with its next message."""
+        loads = {
+            tenant: [
+                each.cost
+                for each in self.models.values()
+                if each.state == "running" and each.tenant == tenant
+            ]
+            for tenant in TENANTS
+        }
+        for other in TENANTS:
+            waits = [
+                each.cost
+                for each in self.models.values()
+                if each.state == "waiting" and each.tenant == other and each.resource is None
+            ]
+            if waits:
+                bound = sum(loads[other]) + max(waits)
+                for tenant in served - {other}:
+                    ahead = sum(loads[tenant]) - max(loads[tenant])
+                    assert ahead <= bound, f"{tenant} was served before {other}"
 
     @precondition(lambda self: self.deliveries)
     @rule(at=st.integers(0), word=st.sampled_from(sorted(OUTCOMES)))
@@ -165,9 +265,14 @@ class BrokerMachine(RuleBasedStateMachine):
             held.state, held.due = "delayed", self.now + DELAY_SECONDS
         elif held.rerun:
             assert verdict is Verdict.RERUN
-            held.state, held.child_deaths, held.hive_deaths = "waiting", 0, 0
+            held.state, held.child_deaths, held.hive_deaths, held.expires = "waiting", 0, 0, None
         else:
             held.state = "dead" if word == "failed" else "gone"
+
+    def _end(self, delivery: Delivery) -> None:
+        settled = Settlement(delivery=delivery, outcome=Completed())
+        assert self._do(self.broker.settle([settled])) == [Verdict.ACCEPTED]
+        self.models[delivery.id].state = "gone"
 
     @precondition(lambda self: self.deliveries)
     @rule(at=st.integers(0))
@@ -206,19 +311,52 @@ class BrokerMachine(RuleBasedStateMachine):
         elif model.live:
             model.state = "gone"
 
+    @rule(
+        tenant=st.sampled_from(TENANTS[1:]),
+        queue=st.booleans(),
+        task=st.sampled_from([None, "task", "other"]),
+    )
+    def cancel_where(self, tenant: TenantId, queue: bool, task: str | None) -> None:
+        fitting = [
+            each
+            for each in self.models.values()
+            if each.tenant == tenant and each.live and task != "other" and not each.cancel
+        ]
+        assert self._do(
+            self.broker.cancel_where(
+                queue=QUEUE if queue else None, tenant=tenant, task=None if task is None else TaskName(task)
+            )
+        ) == len(fitting)
+        for model in fitting:
+            if model.state == "running":
+                model.cancel, model.rerun = True, False
+            else:
+                model.state = "gone"
+
+    @rule(paused=st.booleans())
+    def pause(self, paused: bool) -> None:
+        self._do(self.broker.pause(QUEUE) if paused else self.broker.resume(QUEUE))
+        assert self._do(self.broker.paused()) == ({QUEUE} if paused else set())
+        self.paused = paused
+
     @rule(seconds=st.sampled_from([7.0, 35.0, 61.0]))
     def pass_time(self, seconds: float) -> None:
         self._do(self.harness.pass_time(seconds))
         self.now += seconds
+        self._announce()
 
-    @rule()
-    def sweep(self) -> None:
-        self._do(self.broker.sweep([QUEUE]))
+    @rule(expire_leases=st.booleans())
+    def sweep(self, expire_leases: bool = True) -> None:
+        # Twice: what came back by the first may have expired meanwhile.
+        for _ in range(2):
+            self._do(self.broker.sweep([QUEUE], expire_leases=expire_leases))
         for each in self.models.values():
-            if each.state == "delayed" and each.due <= self.now:
-                each.state = "waiting"
-            elif each.state == "running" and each.lease_end < self.now:
+            if expire_leases and each.state == "running" and each.lease_end < self.now:
                 self._abandon(each)
+            if each.state in ("waiting", "delayed") and each.expires is not None and each.expires <= self.now:
+                each.state = "dead" if self.failed_when_expired else "gone"
+            elif each.state == "delayed" and each.due <= self.now:
+                each.state = "waiting"
 
     @rule(who=st.integers(0, 2))
     def die(self, who: int) -> None:
@@ -228,6 +366,7 @@ class BrokerMachine(RuleBasedStateMachine):
         for each in mine:
             self._abandon(each)
         self.owners[who] = new_process_id()
+        self._announce()
 
     @rule(word=st.sampled_from(sorted(OUTCOMES)))
     def a_zombie_wakes_up(self, word: str) -> None:
@@ -235,6 +374,7 @@ class BrokerMachine(RuleBasedStateMachine):
         before = [each for each in self.deliveries if self._held(each)]
         for who in range(3):
             self.die(who)
+        self.pause(False)
         self.claim(0, 1_000)
         zombies = [Settlement(delivery=each, outcome=OUTCOMES[word]) for each in before]
         assert set(self._do(self.broker.settle(zombies))) <= {Verdict.STALE}, "a zombie was believed"
@@ -254,14 +394,22 @@ class BrokerMachine(RuleBasedStateMachine):
     def replay(self, at: int) -> None:
         dead = [each for each in self.models.values() if each.state == "dead"]
         model = dead[at % len(dead)]
-        held = any(each.live and each.key == model.key for each in self.models.values() if model.key)
+        holder = (model.tenant, model.key)
+        held = any(
+            each.live and (each.tenant, each.key) == holder for each in self.models.values() if model.key
+        )
         try:
             assert self._do(self.broker.replay([model.id])) == 1
             assert not held, "a key has two holders"
         except Conflict:
             assert held, "a replay was refused although the key is free"
             return
-        model.state, model.child_deaths, model.hive_deaths = "waiting", 0, 0
+        model.state, model.child_deaths, model.hive_deaths, model.expires = "waiting", 0, 0, None
+
+    @invariant()
+    def no_resource_runs_twice(self) -> None:
+        held = [each.holds for each in self.models.values() if each.state == "running" and each.holds]
+        assert len(held) == len(set(held)), "two of one resource run"
 
     @invariant()
     def counts_equal_the_models(self) -> None:
@@ -276,12 +424,19 @@ class BrokerMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         try:
             if self.owners:
+                self.pause(False)
                 self.pass_time(61.0)
-                self.claim(0, 10_000)
-                running = {each.id for each in self.models.values() if each.state == "running"}
-                assert running == {each.id for each in self.models.values() if each.live}, (
-                    "something was lost"
-                )
+                self.sweep()
+                left = {each.id for each in self.models.values() if each.live}
+                while left:
+                    # One of each resource at a time, so that each gets its turn.
+                    first = len(self.deliveries)
+                    self.claim(0, 10_000)
+                    got = self.deliveries[first:]
+                    assert got, "something was lost"
+                    for each in got:
+                        self._end(each)
+                        left.discard(each.id)
         finally:
             self._do(self.stop())
             self.runner.close()
