@@ -39,9 +39,6 @@ from supervisor.validation import register_tasks, verify
 log = structlog.get_logger(__name__)
 
 CLEAN, FATAL, GRACE_EXCEEDED = 0, 1, 4
-NEEDS_LEDGER = ("fetch_connector", "process_batch")
-"""Tasks whose effects are transactional."""
-
 SWITCH_SECONDS = 0.001
 """How long a thread that computes keeps the loop waiting. Python's own 5 ms add up."""
 
@@ -57,7 +54,7 @@ async def run(settings: Settings, *, demo: bool = False) -> int:
     logs.configure(settings.log)
     sys.setswitchinterval(SWITCH_SECONDS)
     register_tasks(settings)
-    verify(settings, registry, needs_ledger=NEEDS_LEDGER)
+    verify(settings, registry)
     settings = settings.model_copy(
         update={
             "process": settings.process.model_copy(
@@ -130,6 +127,8 @@ class _Life:
             )
         except BaseException:
             with anyio.CancelScope(shield=True):
+                for service in stores.services():
+                    await _stop(tree, service.name)
                 await stores.close()
             raise
 

@@ -13,7 +13,7 @@ import structlog
 from anyio.abc import TaskGroup
 
 from hive.clock import Clock
-from hive.errors import ConfigurationError, NotFound, StoreDown
+from hive.errors import ConfigurationError, NotFound, StoreDown, StoresMissing
 from hive.events import Events, ServiceChanged
 from hive.settings import Services
 from supervisor.restarts import RestartBudget
@@ -178,7 +178,9 @@ class ServiceTree:
         name = entry.service.name
         entry.cause = describe(error)
         now = self._clock.monotonic()
-        outage = error is not None and all(isinstance(one, StoreDown) for one in leaves(error))
+        outage = error is not None and all(
+            isinstance(one, StoreDown | StoresMissing) for one in leaves(error)
+        )
         delay = entry.budget.failed(at=now, lived_seconds=now - entry.entered, outage=outage)
         if delay is None:
             log.error("service.fatal", service=name, cause=entry.cause, exc_info=error)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 import aiohttp
+import anyio
 
 from hive.errors import ConfigurationError, NeedsOperator, Permanent, Transient
 from hive.ingest.throttle import Throttle
@@ -22,6 +23,10 @@ CONCURRENCY: Final = 8
 BUSY: Final = frozenset({429, 503})
 REFUSED: Final = frozenset({400, 413, 422})
 FORBIDDEN: Final = frozenset({401, 403})
+
+
+START_SECONDS: Final = 5.0
+START_POLL_SECONDS: Final = 0.05
 
 
 class EmbedderDown(Transient):
@@ -92,7 +97,17 @@ class Embedder:
             await self._session.close()
             self._session = None
 
+    async def _started(self) -> None:
+        """Wait for the socket of a server of hive's own that is being started, for a while."""
+        if self._socket_path is None:
+            return
+        with anyio.move_on_after(START_SECONDS):
+            while not self._socket_path.exists():  # noqa: ASYNC110 - another process makes the file
+                await anyio.sleep(START_POLL_SECONDS)
+
     async def _request(self, texts: Sequence[str], timeout_seconds: float | None) -> list[Vector]:
+        if timeout_seconds is None:  # somebody who waits for an answer is told at once
+            await self._started()
         deadline = aiohttp.ClientTimeout(total=timeout_seconds or self._settings.request_seconds)
         body = {"model": self._settings.model, "input": list(texts), "encoding_format": "base64"}
         async with self._throttle.slot() as round:

@@ -19,7 +19,11 @@ from hive.tasks import task
 PATIENCE: Final = Retry(delays_seconds=(2, 5, 10, 20, 40, *([60] * 400)))
 
 
-@task(queue="connector_fetching")
+# A store that was away for a moment costs a try, and so does a source: soon at first, then for some minutes.
+PERSISTENCE: Final = Retry(delays_seconds=(2, 10, 30, 60, 120))
+
+
+@task(queue="connector_fetching", retry=PERSISTENCE)
 async def fetch_connector(context: Context, attempt: int) -> None:
     """Read a source, and store what it yields batch by batch."""
     services = context.service(IngestServices)

@@ -42,6 +42,7 @@ class Commands(click.Group):
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(package_name="hive-supervisor", message="hive %(version)s")
 def hive() -> None:
     """The background work of a knowledge product: hive fetches sources, indexes them, answers searches.
 

@@ -39,7 +39,7 @@ async def test_a_claim_reads_the_line_in_order(database: Database) -> None:
         await connection.execute(f"prepare it as {QUERIES['delivery.claim']}")
         rows = await connection.fetch(
             "explain execute it ('work', '00000000-0000-0000-0000-000000000001', 50, 60, '{30,15,5}',"
-            " '{\"\",\"\",\"\"}', 200, false)"
+            ' \'{"","",""}\', 200, false)'
         )
     plan = "\n".join(row["QUERY PLAN"] for row in rows)
     for part in ("ahead", "behind", "found"):

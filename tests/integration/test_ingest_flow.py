@@ -12,6 +12,7 @@ from hive.ingest.completion import AttemptStatus
 from hive.ingest.embedding import Embedder
 from hive.ingest.fetching import FetchFailed
 from hive.ingest.index.search import search
+from hive.ingest.tasks import fetch_connector
 from hive.settings import Embedding, Fetch
 from hive.store.postgres import Database
 from hive.store.tenants import Tenants
@@ -165,7 +166,7 @@ async def test_a_source_that_stays_away_fails_the_attempt_in_the_end(lab: Lab) -
     attempt = await lab.ingest(await lab.pair())
     view = await lab.attempts.get(lab.tenant, attempt)
     assert (view.status, view.error) == (AttemptStatus.FAILED, "timeout: no answer")
-    assert len(lab.source.runs) == 4
+    assert len(lab.source.runs) == fetch_connector.options.retry.max_attempts
 
 
 async def test_a_child_that_dies_too_often_fails_the_attempt_with_its_cause(lab: Lab) -> None:
