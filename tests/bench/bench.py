@@ -32,6 +32,7 @@ class Notes:
     count: int
     first: float
     last: float
+    processor: float
     busy: float
     delays: Sequence[float]
 

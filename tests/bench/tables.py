@@ -10,6 +10,7 @@ from targets import Verdict, best_peer
 # Whether more is better; what stands in neither column gets no ratio.
 MORE = {"consume", "enqueue", "single", "bulk"}
 LESS = {
+    "processor",
     "p50",
     "p95",
     "p99",

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Sequence
 
+import anyio
 import hive_app
 
 from hive.broker.port import Message
@@ -83,8 +84,8 @@ async def main(seconds: float) -> None:
         settings=BeatSettings(tenants_reload_seconds=3600),
         clock=SystemClock(),
     )
-    async with asyncio.TaskGroup() as group:
-        running = group.create_task(beat.run(1))
+    async with anyio.create_task_group() as group:
+        group.start_soon(beat.run, 1)
         # The first round goes to everybody and is spread over each period; it is no steady state.
         await asyncio.sleep(min(40.0, seconds))
         beat.latest, client.sent = 0.0, 0
@@ -97,7 +98,7 @@ async def main(seconds: float) -> None:
             "rebuild": 1000 * beat.rebuild,
             "ticks": client.sent / elapsed,
         }
-        running.cancel()
+        group.cancel_scope.cancel()
     await app.close()
     print(json.dumps({"hive": figures}))
 

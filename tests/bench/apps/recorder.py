@@ -6,7 +6,7 @@ expected number of tasks has run::
 
     BENCH_EXPECT         how many runs to wait for
     BENCH_EXPECT_DELAYS  or how many delays
-    BENCH_OUT            the file its notes go to: {"count", "first", "last", "busy", "delays"}
+    BENCH_OUT            the file its notes go to: {"count", "first", "last", "processor", "busy", "delays"}
     BENCH_EFFECTS        where `effect` notes starts and effects, a line each
 """
 
@@ -29,6 +29,7 @@ class Recorder:
         self._lock = threading.Lock()
         self._count = 0
         self._first = 0.0
+        self._first_processor = 0.0
         self._busy = 0.0
         self._delays: list[float] = []
 
@@ -37,7 +38,9 @@ class Recorder:
         now = time.monotonic()
         if not self._first:
             with self._lock:
-                self._first = self._first or now
+                if not self._first:
+                    self._first = now
+                    self._first_processor = time.process_time()
         return now
 
     def leave(self, began: float, delay: float | None = None) -> None:
@@ -58,6 +61,7 @@ class Recorder:
             "count": self._count,
             "first": self._first,
             "last": now,
+            "processor": time.process_time() - self._first_processor,
             "busy": self._busy,
             "delays": self._delays,
         }

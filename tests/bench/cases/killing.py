@@ -19,6 +19,8 @@ PATIENCE_SECONDS = 60.0
 QUICK_PATIENCE_SECONDS = 10.0
 LATE_SECONDS = 2.0
 """How long is watched for doubles once everything is there."""
+ROWS = "select count(distinct number) from bench.effect"
+NUMBERS = "select array_agg(number) from bench.effect"
 
 
 class Trace:
@@ -85,19 +87,26 @@ def _once(bench: Bench, sheet: Sheet, system: System) -> None:
     killed = time.monotonic()
     trace.done()
     active = {number for number, _ in trace.starts} - {number for number, _ in trace.effects}
+    if system.carrier == "ledger":
+        active -= set(bench.stores.query(NUMBERS) or ())
     patience = QUICK_PATIENCE_SECONDS if bench.quick else PATIENCE_SECONDS
     missed = ""
+
+    def done() -> int:
+        # A job of the ledger that was killed between its commit and its note never notes it.
+        noted = trace.done()
+        return bench.stores.query(ROWS) if system.carrier == "ledger" and noted >= COUNT / 2 else noted
+
     with start() as worker:
         try:
-            wait_for(lambda: trace.done() >= COUNT, patience, "all effects after the kill", worker)
+            wait_for(lambda: done() >= COUNT, patience, "all effects after the kill", worker)
             time.sleep(LATE_SECONDS)
         except Failed as error:
             missed = str(error)
     trace.done()
     effects = Counter(number for number, _ in trace.effects)
     if system.carrier == "ledger":
-        rows = bench.stores.query("select array_agg(number) from bench.effect")
-        effects = Counter(rows or ())
+        effects = Counter(bench.stores.query(NUMBERS) or ())
     sheet.add(system.name, "lost", "jobs", COUNT - len(effects))
     sheet.add(system.name, "doubled", "jobs", sum(1 for count in effects.values() if count > 1))
     sheet.add(system.name, "active at the kill", "jobs", len(active))

@@ -67,6 +67,7 @@ def _once(
     with bench.worker(system, expect=count, slots=slots) as worker:
         notes = worker.notes(RUN_SECONDS)
     sheet.add(system.name, "consume", "tasks/s", notes.per_second)
+    sheet.add(system.name, "processor", "µs/task", 1e6 * notes.processor / count)
     if task == "empty":
         sheet.add(system.name, "enqueue", "tasks/s", count / sending)
     else:
