@@ -129,7 +129,7 @@ class Ledger(LedgerUpkeep):
                 for row in await connection.fetch(query, *rows.message_columns(part), notify):
                     if keyed:
                         holders[(row["tenant"], row["task"], row["key"])] = row["id"]
-        except (asyncpg.DataError, asyncpg.StatementTooComplexError) as error:
+        except (asyncpg.DataError, asyncpg.ProgramLimitExceededError) as error:
             raise InvalidInput("args", f"Postgres cannot store them: {error}") from error
         return holders
 

@@ -9,21 +9,29 @@ from collections.abc import Sequence
 from typing import Final
 
 import asyncpg
+import structlog
 
 from hive.broker import ledger_rows as rows
 from hive.broker.lanes import LaneTurns
 from hive.broker.port import Delivery, Lane
 from hive.broker.queries import load
+from hive.broker.wire import Unparsable
 from hive.errors import StoreDown
-from hive.ids import ProcessId, QueueName
+from hive.ids import MessageId, ProcessId, QueueName
 from hive.store.connection import Connection, Row
 
+log = structlog.get_logger(__name__)
+
 _CLAIM: Final = load("delivery")["claim"]
+_REJECT: Final = load("settle")["reject"]
 
 TENANTS: Final = 200  # looked at in one pass
 PASSES: Final = 4
 """Of one claim. A second is needed only where several tenants or one resource left slots empty: the first one
 took what levels the loads, and somebody had less to take."""
+
+
+ROUNDS: Final = 20  # of one claim, when much of what it finds cannot be read
 
 
 class Turns:
@@ -46,11 +54,12 @@ class Claims:
     ) -> list[Delivery]:
         """Take up to ``limit`` rows, the higher lanes first."""
         turns = self._turns.setdefault(queue, Turns())
-        taken: list[Row] = []
-        passes = 0
+        taken: list[Delivery] = []
+        passes = rounds = 0
         past_level = False
-        while passes < PASSES and len(taken) < limit:
+        while passes < PASSES and len(taken) < limit and rounds < ROUNDS:
             passes += 1
+            rounds += 1
             try:
                 found = await self._pass(
                     connection, queue, owner, limit - len(taken), turns, past_level=past_level
@@ -64,13 +73,33 @@ class Claims:
             got = [row for row in found if row["id"] is not None]
             turns.lanes.served(len(got))
             self._move(turns, found[0], got)
-            taken += got
-            if not found[0]["more"]:
+            read = await self._readable(connection, got, queue, owner)
+            taken += read
+            if len(read) < len(got):
+                passes -= 1  # they are out of the way now
+            elif not found[0]["more"]:
                 break
             past_level = not got
-        if passes > 1:
+        if rounds > 1:
             taken.sort(key=_lane)
-        return [rows.delivery_of(row, queue, owner) for row in taken]
+        return taken
+
+    async def _readable(
+        self, connection: Connection, found: Sequence[Row], queue: QueueName, owner: ProcessId
+    ) -> list[Delivery]:
+        """The deliveries in ``found``. What hive could not have written is given up, with the reason."""
+        deliveries: list[Delivery] = []
+        unreadable: list[tuple[MessageId, int, str]] = []
+        for row in found:
+            try:
+                deliveries.append(rows.delivery_of(row, queue, owner))
+            except Unparsable as error:
+                unreadable.append((row["id"], row["fence"], rows.printable(error.message, 500)))
+        if unreadable:
+            ids, fences, reasons = (list(column) for column in zip(*unreadable, strict=True))
+            await connection.execute(_REJECT, ids, fences, owner, reasons)
+            log.warning("ledger.unparsable", queue=queue, count=len(ids), job=str(ids[0]), reason=reasons[0])
+        return deliveries
 
     async def _pass(
         self,
@@ -107,5 +136,5 @@ class Claims:
                 turns.cursors[lane] = row["tenant"] or ""
 
 
-def _lane(row: Row) -> int:
-    return row["lane"]
+def _lane(delivery: Delivery) -> Lane:
+    return delivery.lane

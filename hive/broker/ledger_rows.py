@@ -1,10 +1,12 @@
 """Rows of the ledger as the contract's values, and back."""
 
 from collections.abc import Sequence
-from typing import Any, Final
+from json import JSONDecoder
+from typing import Any, Final, cast
 
-from hive.broker.port import DeadLetter, Delivery, JobView, Lane, Message, Settlement
-from hive.broker.wire import arguments_text, check
+from hive.broker.port import Arguments, DeadLetter, Delivery, JobView, Lane, Message, Settlement
+from hive.broker.wire import Unparsable, arguments_text, check
+from hive.errors import InvalidInput
 from hive.ids import MessageId, ProcessId, QueueName
 from hive.outcomes import (
     Cancelled,
@@ -18,8 +20,10 @@ from hive.outcomes import (
 )
 from hive.states import JobState
 from hive.store.connection import Row
+from hive.tenancy import parse_tenant
 
 Columns = tuple[list[Any], ...]
+_DECODER: Final = JSONDecoder()
 _NOTHING: Final = (None,) * 6
 _LANES: Final = tuple(Lane)  # calling an enumeration costs more than all the rest of a column
 
@@ -99,17 +103,47 @@ def printable(text: str, longest: int) -> str:
     return text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()[:longest]
 
 
+def arguments_of(text: str) -> Arguments:
+    """The arguments in a row; raises Unparsable. Postgres holds JSON that Python does not read."""
+    if text == "{}":
+        return {}
+    try:
+        args = _DECODER.decode(text)
+    except RecursionError:
+        raise Unparsable("args: nested too deeply") from None
+    except ValueError as error:
+        raise Unparsable(f"args: {error}") from None
+    if not isinstance(args, dict):
+        raise Unparsable("args: not a JSON object")
+    return cast("Arguments", args)
+
+
+def _shown(text: str) -> Arguments | None:
+    try:
+        return arguments_of(text)
+    except Unparsable:
+        return None
+
+
 def delivery_of(row: Row, queue: QueueName, owner: ProcessId) -> Delivery:
-    """A row of the claim query, by the places of its columns: names cost twice as much."""
+    """A row of the claim query; raises Unparsable for one that hive could not have written.
+
+    By the places of its columns, since names cost twice as much.
+    """
     values = tuple(row.values())
     id, task, tenant, args, lane, fence, attempt, max_attempts = values[:8]
     key, resource, cost, parent, trace, enqueued_at, redelivered = values[8:15]
+    if tenant is not None:
+        try:
+            parse_tenant(tenant)
+        except InvalidInput as error:
+            raise Unparsable(str(error)) from None
     return Delivery(
         id=id,
         queue=queue,
         task=task,
         tenant=tenant,
-        args=args,
+        args=arguments_of(args),
         lane=_LANES[lane],
         owner=owner,
         fence=fence,
@@ -145,7 +179,7 @@ def view_of(row: Row) -> JobView:
         run_at=row["run_at"],
         started_at=row["started_at"],
         finished_at=row["finished_at"],
-        args=row["args"],
+        args=_shown(row["args"]) or {},
     )
 
 
@@ -156,7 +190,7 @@ def dead_letter_of(row: Row) -> DeadLetter:
         queue=row["queue"],
         task=row["task"],
         tenant=row["tenant"],
-        args=row["args"],
+        args=_shown(row["args"]),
         error=error_of(row),
         attempts=row["attempt"],
         died_at=row["finished_at"],

@@ -129,7 +129,7 @@ with recursive lanes(lane, part, cursor) as (
         fence = job.fence + 1, attempt = job.attempt + 1, started = false, started_at = null
     from taken
     where job.id = taken.id
-    returning job.id, job.task, job.tenant, job.args, job.lane, job.fence, job.attempt, job.max_attempts, job.key,
+    returning job.id, job.task, job.tenant, job.args::text as args, job.lane, job.fence, job.attempt, job.max_attempts, job.key,
         job.resource, job.cost, job.parent, job.trace, job.created_at, job.redelivered, taken.place, taken.rank
 ), rest as (
     select exists (

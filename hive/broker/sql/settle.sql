@@ -103,3 +103,13 @@ select id, fence, (select count(*) from woken),
         else 'accepted'
     end as verdict
 from decided;
+
+-- name: reject
+-- moves: running -> failed
+-- $1 ids, $2 fences, $3 owner, $4 why each could not be read.
+update hive.job as job
+set state = 'failed', owner = null, lease_until = null, started = false, rerun = false, redelivered = false,
+    cancel_requested_at = null, finished_at = statement_timestamp(), error_kind = 'unparsable',
+    error_code = 'unparsable', error_summary = asked.reason
+from unnest($1::uuid[], $2::bigint[], $4::text[]) as asked(id, fence, reason)
+where job.id = asked.id and job.state = 'running' and job.fence = asked.fence and job.owner = $3;

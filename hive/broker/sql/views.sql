@@ -107,14 +107,14 @@ where job.id = $1 and job.state = 'pending';
 -- name: find
 -- $1 id
 select id, queue, task, tenant, state, lane, attempt, max_attempts, stage, done, total, error_kind, error_code,
-    error_summary, owner, created_at, run_at, started_at, finished_at, args
+    error_summary, owner, created_at, run_at, started_at, finished_at, args::text as args
 from hive.job
 where id = $1;
 
 -- name: jobs
 -- $1 queue, $2 tenant, $3 state, $4 task (each null for any), $5 limit
 select id, queue, task, tenant, state, lane, attempt, max_attempts, stage, done, total, error_kind, error_code,
-    error_summary, owner, created_at, run_at, started_at, finished_at, args
+    error_summary, owner, created_at, run_at, started_at, finished_at, args::text as args
 from hive.job
 where ($1::text is null or queue = $1) and ($2::text is null or tenant = $2) and ($3::text is null or state = $3)
     and ($4::text is null or task = $4)
@@ -123,7 +123,7 @@ limit $5;
 
 -- name: dead_letters
 -- $1 queue, $2 tenant (null for any), $3 limit
-select id, queue, task, tenant, args, error_kind, error_code, error_summary, attempt, finished_at
+select id, queue, task, tenant, args::text as args, error_kind, error_code, error_summary, attempt, finished_at
 from hive.job
 where state = 'failed' and ($1::text is null or queue = $1) and ($2::text is null or tenant = $2)
 order by finished_at desc, id desc
