@@ -8,10 +8,10 @@ from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from hive.broker.ledger_rows import printable
-from hive.broker.port import Delivery, Message, Settlement
+from hive.broker.port import Delivery, Lane, Message, Settlement
 from hive.broker.stream_keys import QueueKeys, dedup_key, keys_of, resource_key
 from hive.broker.stream_scripts import Argument
-from hive.broker.wire import Unparsable, decode
+from hive.broker.wire import Unparsable, decode, plain_fields
 from hive.ids import MessageId, ProcessId, QueueName
 from hive.outcomes import Cancelled, Completed, ErrorRecord, Failed, Released, Retrying
 
@@ -22,6 +22,7 @@ ITEMS_PER_CALL: Final = 500  # a script holds up everybody else: about 10 µs an
 # entry.
 HEAD: Final = Struct(">cBQ16sHBBBQQQQIHBHB41s")
 REDELIVERED: Final = 2
+_LATEST: Final = 32_503_680_000_000  # the year 3000: a foreign record may hold any number
 _MARK: Final = Struct(">16sQc")
 _FENCE: Final = Struct(">Q")
 _NOBODY: Final = bytes(16)
@@ -134,14 +135,37 @@ def deliveries_of(
     """The deliveries in an answer of ``claim.lua``; and what ``reject.lua`` takes, for the unreadable."""
     deliveries: list[Delivery] = []
     unreadable: list[Argument] = []
+    stamp, stamped = 0, datetime.fromtimestamp(0, UTC)
     for place in range(3, len(answer), 2):
         raw: bytes = answer[place]
         record: bytes = answer[place + 1]
-        _, lane, fence, _, attempt, _, _, flags, _, published, _, _, _, _, _, begins, length, entry = (
+        _, lane, fence, _, attempt, _, _, flags, _, published, _, _, cost, most, _, begins, _, _ = (
             HEAD.unpack_from(record)
         )
+        if published != stamp:
+            stamp, stamped = published, datetime.fromtimestamp(min(published, _LATEST) / 1000, UTC)
+        wire = record[begins - 1 :]
+        plain = plain_fields(wire)
+        if plain is not None and plain[0] == raw.hex() and cost == 1 and most == 4:
+            deliveries.append(
+                Delivery(
+                    id=MessageId(UUID(bytes=raw)),
+                    queue=queue,
+                    task=plain[1],
+                    tenant=plain[2],
+                    args=plain[3],
+                    lane=Lane(lane - 1) if lane != 2 else Lane.NORMAL,
+                    owner=owner,
+                    fence=fence,
+                    attempt=attempt,
+                    max_attempts=4,
+                    enqueued_at=stamped,
+                    redelivered=flags & REDELIVERED != 0,
+                )
+            )
+            continue
         try:
-            message = decode(record[begins - 1 :], queue)
+            message = decode(wire, queue)
             if message.id.bytes != raw:
                 raise Unparsable("its id is not the record's")
         except Unparsable as error:
@@ -164,9 +188,8 @@ def deliveries_of(
                 cost=message.cost,
                 parent=message.parent,
                 trace=message.trace,
-                receipt=f"{lane - 1}:{entry[:length].decode('ascii', 'replace')}",
-                enqueued_at=datetime.fromtimestamp(published / 1000, UTC),
-                redelivered=bool(flags & REDELIVERED),
+                enqueued_at=stamped,
+                redelivered=flags & REDELIVERED != 0,
             )
         )
     return deliveries, unreadable

@@ -9,6 +9,7 @@ from hashlib import sha1
 from importlib.resources import files
 from typing import Any, Final
 
+import hiredis
 import structlog
 from redis.exceptions import NoScriptError, ResponseError
 
@@ -78,9 +79,23 @@ class StreamScripts:
         given = (len(keys.scripts), *keys.scripts, *arguments)
         with self._store.translating(f"running {name} on {keys.queue}"):
             try:
-                return await self._store.client.execute_command("EVALSHA", script.digest, *given)
+                return await self._call(("EVALSHA", script.digest, *given))
             except NoScriptError:
-                return await self._store.client.execute_command("EVAL", script.source, *given)
+                return await self._call(("EVAL", script.source, *given))
+
+    async def _call(self, command: tuple[Argument, ...]) -> Any:
+        """What ``client.execute_command`` does, but packed in C: that is a third of a big publish's cost.
+
+        An error, or a cancellation between question and answer, closes the connection: the next one to borrow
+        it must not read our answer.
+        """
+        pool = self._store.client.connection_pool
+        connection = await pool.get_connection()
+        try:
+            await connection.send_packed_command(hiredis.pack_command(command))  # pyright: ignore[reportArgumentType]
+            return await connection.read_response()
+        finally:
+            await pool.release(connection)
 
     async def _heal(self, keys: QueueKeys) -> None:
         """Give up keys that hold something else than they should: rare enough for a walk over all names."""

@@ -35,7 +35,7 @@ from uuid import UUID
 
 from hive.broker.port import Arguments, Lane, Message
 from hive.errors import HiveError, InvalidInput
-from hive.ids import MessageId, QueueName, TaskName
+from hive.ids import MessageId, QueueName, TaskName, TenantId
 from hive.tenancy import parse_tenant
 
 VERSION: Final = 1
@@ -60,6 +60,9 @@ def encode(message: Message) -> bytes:
     if len(raw) > MAX_ARGUMENT_BYTES:
         arguments_text(message.args)
     return raw
+
+
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 def envelope(message: Message) -> dict[str, Any]:
@@ -106,10 +109,11 @@ def arguments_text(args: Arguments) -> str:
 def check(message: Message) -> None:
     """Raise InvalidInput unless every field but ``args`` has a value that all carriers can hold."""
     check_queue(message.queue)
-    _text("task", message.task, MAX_TASK)
-    if not message.task:
-        raise InvalidInput("task", "empty")
-    if message.tenant is not None:
+    if message.task not in _known_tasks:
+        _text("task", message.task, MAX_TASK)
+        if not message.task:
+            raise InvalidInput("task", "empty")
+    if message.tenant is not None and message.tenant not in _known_tenants:
         parse_tenant(message.tenant)
     for field, value in (("key", message.key), ("resource", message.resource), ("trace", message.trace)):
         if value is not None:
@@ -160,6 +164,55 @@ def decode(raw: bytes, queue: QueueName) -> Message:
         raise Unparsable(f"not JSON: {str(error)[:200]}") from error
 
 
+def plain_fields(raw: bytes) -> tuple[str, TaskName, TenantId | None, Arguments] | None:
+    """Id in hex, task, tenant and arguments of a message that carries nothing else; None for any other.
+
+    What most messages are, at a third of the cost of ``decode``. What is returned has passed the same checks.
+    """
+    try:
+        text = raw.decode()
+        fields, end = _DECODER.raw_decode(text)
+    except (ValueError, OverflowError, RecursionError, Unparsable):
+        return None
+    if type(fields) is not dict or end != len(text) or end > MAX_ARGUMENT_BYTES // 4 or "\\u" in text:
+        return None
+    given = cast("dict[str, Any]", fields)
+    tenant = given.get("tenant")
+    args, task, id = given.get("args"), given.get("task"), given.get("id")
+    if (
+        len(given) != 4 + (tenant is not None)
+        or type(given.get("v")) is not int
+        or given["v"] != VERSION
+        or type(args) is not dict
+        or type(id) is not str
+        or type(task) is not str
+        or task not in _known_tasks
+        or (tenant is not None and (type(tenant) is not str or tenant not in _known_tenants))
+    ):
+        if type(task) is str and type(tenant) in (str, type(None)):
+            _note_known(task, tenant)
+        return None
+    return id, TaskName(task), None if tenant is None else TenantId(tenant), cast("Arguments", args)
+
+
+_known_tasks: Final[set[str]] = set()
+_known_tenants: Final[set[str]] = set()
+
+
+def _note_known(task: str, tenant: str | None) -> None:
+    """Remember that these may be in a message, so that it need not be found out for each."""
+    try:
+        if tenant is not None:
+            parse_tenant(tenant)
+        _text("task", task, MAX_TASK)
+    except InvalidInput:
+        return
+    if task and len(_known_tasks) < 10_000:
+        _known_tasks.add(task)
+    if tenant is not None and len(_known_tenants) < 100_000:
+        _known_tenants.add(tenant)
+
+
 def from_envelope(fields: object, queue: QueueName) -> Message:
     """The message of ``queue`` that a JSON object stands for; raises Unparsable or InvalidInput."""
     if not isinstance(fields, dict):
@@ -199,7 +252,7 @@ def from_envelope(fields: object, queue: QueueName) -> Message:
 
 def _dump(field: str, value: object) -> str:
     try:
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        text = _ENCODER.encode(value)
         if "\\u0000" in text:
             _refuse_bad_text(value)
         text.encode()

@@ -25,5 +25,5 @@ for at = 3, #ARGV do
     end
   end
 end
-close(now)
+close()
 return touched_count

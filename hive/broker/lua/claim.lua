@@ -133,15 +133,154 @@ local function take(lane, entries)
   end
 end
 
+-- One of a line that is no plain message: dropped, set aside, or given all the same.
+local function draw_other(id, record, want)
+  local r = parse(record)
+  if not record then
+    reject(id, want.lane, '', id, 'an id without a message')
+    answer[2] = 1
+  elseif not r then
+    reject(id, want.lane, '', record, 'a record that is none')
+    forgotten[#forgotten + 1] = id
+    answer[2] = 1
+  elseif r.state ~= 'l' or r.lane ~= want.lane or r.tenant ~= want.tenant then
+    return -- it is elsewhere
+  elseif r.expires > 0 and r.expires <= now then
+    expire(id, r)
+  elseif r.resource ~= '' and taken_by_another(r.resource, id) then
+    set_aside(id, r)
+    call('HSET', RECORD, id, pack_record(r, wire_of(record)))
+  else
+    if r.resource ~= '' then
+      call('HSET', RESOURCES, r.resource, id)
+      ours[id] = true
+    end
+    want.moved, want.cost = want.moved + 1, want.cost + r.cost
+    give(id, record, pack('>H', min(r.attempt + 1, 65535)))
+  end
+end
+
+-- Gives messages of lines: of each want up to `count`, and none beyond `left` in cost.
+local function draw_all(wants)
+  local ids, whose = {}, {}
+  for _, want in ipairs(wants) do
+    local line, count = LINE .. want.lane .. want.tenant, want.count
+    want.moved, want.cost = 0, 0
+    local found = call('ZRANGE', line, 0, count) -- one more than wanted, to see whether something is left
+    if #found > count then
+      call('ZREMRANGEBYRANK', line, 0, count - 1)
+    else
+      count = #found
+      call('DEL', line)
+      call('ZREM', QUEUED[want.lane], want.tenant)
+      lined[want.lane .. want.tenant], queued[want.lane] = false, nil
+    end
+    for at = 1, count do
+      ids[#ids + 1] = found[at]
+      whose[#ids] = want
+    end
+  end
+  local its = fetch('HMGET', RECORD, ids)
+  for at, id in ipairs(ids) do
+    local record, want = its[at], whose[at]
+    local cost = record and sub(record, COST, COST + 3) or ONE
+    cost = cost == ONE and 1 or #cost == 4 and max(1, (unpack_bytes('>I4', cost))) or 1
+    -- One is let through as long as that brings the tenant nearer to its part than it was.
+    if want.left and not (want.first and want.moved == 0) and cost > 2 * (want.left - want.cost) then
+      want.back = want.back or {}
+      want.back[#want.back + 1] = record and #record > UNCHANGING and unpack_bytes('>I8', record, PLACE) or 0
+      want.back[#want.back + 1] = id
+    elseif record and #record > UNCHANGING and byte(record, 1) == L_STATE and byte(record, 2) == want.lane
+      and byte(record, TRAITS) == 0 and sub(record, FLAGS - 4, FLAGS) == FRESH then
+      want.moved, want.cost = want.moved + 1, want.cost + cost
+      give(id, record, '\0\1')
+    else
+      draw_other(id, record, want)
+    end
+  end
+  for _, want in ipairs(wants) do
+    if want.moved > 0 then
+      enter(want.lane, want.tenant, want.moved, want.cost)
+    end
+    if want.back then
+      in_parts('ZADD', LINE .. want.lane .. want.tenant, want.back)
+      queue_up(want.lane, want.tenant)
+    end
+  end
+end
+
+-- Gives messages of the lines, whose turn it is first: as long as a tenant has less than its part of all that will
+-- stand then. If slots are left over, nobody needs them more: then whose turn it is, whatever it has. Those who had
+-- their turn stand last.
+local function draw(lane, count)
+  local goal, seen, by_share = taken + count, 0, true
+  local turns = call('ZCARD', QUEUED[lane])
+  for _ = 1, 100 do
+    if taken >= goal or turns == 0 then
+      return
+    end
+    local missing = goal - taken
+    local tenants = call('ZRANGE', QUEUED[lane], 0, min(missing + 8, 300) - 1)
+    if #tenants == 0 then
+      return
+    end
+    local names = {}
+    for _, tenant in ipairs(tenants) do
+      names[lane .. tenant] = true
+      lined[lane .. tenant] = true
+    end
+    prefetch(names)
+    local weight = is[W[lane]]
+    for _, tenant in ipairs(tenants) do
+      if standing_of(lane, tenant) == 0 then
+        weight = weight + weight_of(tenant)
+      end
+    end
+    local mean = mean_cost(lane)
+    local each = max(1, floor(missing / #tenants))
+    local wants, planned, passed = {}, 0, {}
+    for _, tenant in ipairs(tenants) do
+      local stands = standing_of(lane, tenant)
+      local left = (is[N[lane]] + missing) * mean * weight_of(tenant) / max(1, weight) - stands
+      if not by_share then
+        wants[#wants + 1] = {lane = lane, tenant = tenant, count = min(SOME, each)}
+        planned = planned + each
+      elseif stands == 0 or left >= 0.5 then
+        local most = min(SOME, each, max(1, math.ceil(left / mean)))
+        wants[#wants + 1] = {lane = lane, tenant = tenant, count = most, left = left, first = stands == 0}
+        planned = planned + most
+      end
+      passed[#passed + 1] = tenant
+      if planned >= missing then
+        break
+      end
+    end
+    seen = seen + #passed
+    draw_all(wants)
+    local places = {}
+    for _, tenant in ipairs(passed) do
+      if lined[lane .. tenant] then
+        places[#places + 1] = next_place()
+        places[#places + 1] = tenant
+      end
+    end
+    in_parts('ZADD', QUEUED[lane], places)
+    if taken + missing == goal and taken < goal and seen >= min(turns, 300) then
+      by_share = false -- nobody else has less than its part
+    end
+  end
+end
+
 local dry = {}
 local function serve(lane, count)
-  local until_taken = taken + count
-  while taken < until_taken and not dry[lane] do
-    local wanted = until_taken - taken
+  local goal = taken + count
+  while taken < goal and not dry[lane] do
+    local wanted = goal - taken
     local entries = read(lane, wanted)
     take(lane, entries)
-    if taken < until_taken and #entries < wanted and draw(lane, until_taken - taken, now) == 0 then
-      dry[lane] = true
+    if taken < goal and #entries < wanted then
+      draw(lane, goal - taken)
+      dry[lane] = taken < goal
     end
   end
 end
@@ -173,5 +312,5 @@ local due = call('ZRANGE', LATER, 0, 0, 'WITHSCORES')[2]
 if due then
   answer[3] = min(max(0, (tonumber(due) or now) - now), 2 ^ 40)
 end
-close(now)
+close()
 return answer

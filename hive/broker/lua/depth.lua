@@ -5,7 +5,7 @@
 local now = now_ms()
 local since
 open()
-local foreign = 0
+local foreign = 0 -- entries by others, which have no record yet
 local function consider(id)
   local r = parse(call('HGET', RECORD, id))
   if r and (not since or r.since < since) then
@@ -15,7 +15,8 @@ end
 for at = 1, 3 do
   local from = '-'
   local groups = redis.pcall('XINFO', 'GROUPS', LANES[at])
-  foreign = foreign + max(0, call('XLEN', LANES[at]) - is[N[at]])
+  local pending = redis.pcall('XPENDING', LANES[at], GROUP)
+  foreign = foreign + call('XLEN', LANES[at]) - (pending.err and 0 or pending[1])
   if not groups.err then
     for _, each in ipairs(groups) do
       local g = {}
@@ -39,6 +40,7 @@ for at = 1, 3 do
   end
 end
 local delayed, running = call('ZCARD', LATER), call('ZCARD', LEASES)
+foreign = max(0, foreign + running - is.n1 - is.n2 - is.n3)
 local waiting = max(0, call('HLEN', RECORD) - delayed - running) + foreign
 return {waiting, delayed, running, since and waiting > 0 and max(0, now - since) or -1,
   tonumber(call('HGET', STATE, 'expired') or '0') or 0}

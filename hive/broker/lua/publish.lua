@@ -87,7 +87,7 @@ for at, id in ipairs(ids) do
       place = next_place()
       if resource ~= '' and set_aside(id, {resource = resource, place = place}) then
         state = 'b'
-      elseif room(lane, tenant) > 0 and not is_queued(lane, tenant) then
+      elseif not any_queued(lane) and room(lane, tenant) > 0 then
         entry = slot(call('XADD', LANES[lane], '*', 'i', id))
         local cost = sub(record, COST, COST + 3)
         enter(lane, tenant, 1, cost == ONE and 1 or unpack_bytes('>I4', cost))
@@ -131,5 +131,5 @@ in_parts('ZADD', KINDS, members)
 if came and ARGV[1] == '1' then
   wake()
 end
-close(now)
+close()
 return answers

@@ -17,4 +17,4 @@ for at = 1, #ARGV, 3 do
     release(r.resource, id)
   end
 end
-close(now)
+close()

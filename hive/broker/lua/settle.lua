@@ -35,14 +35,13 @@ for at = 1, count do
     verdict = 'a'
     leases[#leases + 1] = id
     forgotten[#forgotten + 1] = id
-    gone[lane][#gone[lane] + 1] = entry_of(record)
+    drop_entry(lane, entry_of(record))
     unkind(its.kind, id)
     local name = lane .. its.tenant
     local part = parts[name]
     if not part then
       part = {lane, its.tenant, 0, 0}
       parts[name] = part
-      touched[name] = true
     end
     part[3], part[4] = part[3] + 1, part[4] + (cost == ONE and 1 or unpack_bytes('>I4', cost))
   else
@@ -112,12 +111,12 @@ for at = 1, count do
 end
 in_parts('HSET', RECORD, changed)
 in_parts('ZREM', LEASES, leases)
-prefetch(touched)
+prefetch(parts)
 for _, part in pairs(parts) do
   leave(part[1], part[2], part[3], part[4])
 end
 if came then
   wake()
 end
-close(now)
+close()
 return {staged, table.concat(verdicts)}

@@ -10,49 +10,44 @@ local now = now_ms()
 local due, wrong, brought_back, given_up = 0, 0, 0, 0
 local RECOUNTED, LOOKED_AT = 20000, 300
 
--- What stands in the windows, counted anew. A window of more entries than that is not ours to count in one go.
+-- What stands, counted anew: what waits in the windows, and what runs. More than that is not counted in one go.
 local function recount()
-  local costs, state = {}, {}
-  if call('XLEN', LANES[1]) + call('XLEN', LANES[2]) + call('XLEN', LANES[3]) > RECOUNTED then
+  local costs, weight, count, sum = {}, {0, 0, 0}, {0, 0, 0}, {0, 0, 0}
+  if call('XLEN', LANES[1]) + call('XLEN', LANES[2]) + call('XLEN', LANES[3]) + call('ZCARD', LEASES) > RECOUNTED then
     return
   end
+  local function add(r)
+    local name = r.lane .. r.tenant
+    if not costs[name] then
+      weight[r.lane] = weight[r.lane] + weight_of(r.tenant)
+    end
+    costs[name] = (costs[name] or 0) + r.cost
+    count[r.lane], sum[r.lane] = count[r.lane] + 1, sum[r.lane] + r.cost
+  end
   for lane = 1, 3 do
-    local weight, count, sum, from = 0, 0, 0, '-'
-    while true do
-      local entries = call('XRANGE', LANES[lane], from, '+', 'COUNT', 1000)
-      local ids = {}
-      for at, found in ipairs(entries) do
-        ids[at] = found[2][2] or ''
-      end
-      if #ids == 0 then
-        break
-      end
-      from = '(' .. entries[#entries][1]
-      local records = call('HMGET', RECORD, unpack(ids))
-      for at, found in ipairs(entries) do
-        local r = #found[2] == 2 and parse(records[at])
-        if r and r.entry == found[1] and r.lane == lane and (r.state == 'w' or r.state == 'r') then
-          local name = lane .. r.tenant
-          if not costs[name] then
-            weight = weight + weight_of(r.tenant)
-          end
-          costs[name] = (costs[name] or 0) + r.cost
-          count, sum = count + 1, sum + r.cost
-        end
+    local ids, entries = {}, call('XRANGE', LANES[lane], '-', '+')
+    for at, found in ipairs(entries) do
+      ids[at] = found[2][2] or ''
+    end
+    local records = fetch('HMGET', RECORD, ids)
+    for at, found in ipairs(entries) do
+      local r = #found[2] == 2 and parse(records[at])
+      if r and r.state == 'w' and r.entry == found[1] and r.lane == lane then
+        add(r)
       end
     end
-    is[W[lane]], is[N[lane]], is[C[lane]] = weight, count, sum
+  end
+  for _, record in ipairs(fetch('HMGET', RECORD, call('ZRANGE', LEASES, 0, -1))) do
+    local r = parse(record)
+    if r and r.state == 'r' then
+      add(r)
+    end
+  end
+  for lane = 1, 3 do
+    is[W[lane]], is[N[lane]], is[C[lane]] = weight[lane], count[lane], sum[lane]
   end
   call('DEL', STANDING)
-  standing, standing_was = {}, {}
-  for name, cost in pairs(costs) do
-    standing[name], standing_was[name] = cost, 0
-  end
-  for lane = 1, 3 do
-    for _, tenant in ipairs(call('ZRANGE', QUEUED[lane], 0, 999)) do
-      touched[lane .. tenant] = true
-    end
-  end
+  standing, standing_was = costs, {}
 end
 
 -- Live slots: what was announced and not repeated for too long counts no more.
@@ -219,25 +214,27 @@ if brought_back > given_up then
   wake()
 end
 if dead_owner == '' then
-  close(now)
-  local forced = call('HDEL', STATE, 'recount') == 1
+  close()
+  -- What waits in the windows and what runs is what stands; unless somebody else has meddled.
+  local stands = call('ZCARD', LEASES)
   for lane = 1, 3 do
-    if forced or call('XLEN', LANES[lane]) ~= is[N[lane]] then
-      gone, touched, unkinds, forgotten = {{}, {}, {}}, {}, {}, {}
-      open()
-      recount()
-      close(now)
-      break
-    end
+    local pending = redis.pcall('XPENDING', LANES[lane], GROUP)
+    stands = stands + call('XLEN', LANES[lane]) - (pending.err and 0 or pending[1])
   end
-  gone, touched, unkinds, forgotten = {{}, {}, {}}, {}, {}, {}
+  if call('HDEL', STATE, 'recount') == 1 or stands ~= is.n1 + is.n2 + is.n3 then
+    gone, unkinds, forgotten = {{}, {}, {}}, {}, {}
+    open()
+    recount()
+    close()
+  end
+  gone, unkinds, forgotten = {{}, {}, {}}, {}, {}
   open()
   audit()
   if wrong > 0 then
     wake()
   end
 end
-close(now)
+close()
 if idle ~= '' then
   for at = 1, 3 do
     local consumers = redis.pcall('XINFO', 'CONSUMERS', LANES[at], GROUP)

@@ -1,16 +1,22 @@
--- The windows, and what moves messages in and out of them. It is put before each script, after record.lua.
+-- The windows and the lines, and what moves messages in and out of them. It is put before each script, after
+-- record.lua.
 --
--- A script calls `open`, moves messages, and calls `close` once, at its end: that removes what ended, admits who may
--- follow, and writes what changed.
+-- A script calls `open`, moves messages, and calls `close` once, at its end: that removes what ended and writes what
+-- changed.
 --
--- A tenant's share of a lane's window is 2 x live slots, by weight among the tenants that stand in it, measured in the
--- mean cost of what stands there: so cheap and dear jobs fill the slots alike. At least one message may always stand.
+-- While nobody has a line, a message goes straight into the window, as long as its tenant's share has room: 2 x live
+-- slots, by weight among the tenants that stand in it. What does not fit waits in its tenant's line, and from then on
+-- everybody's does, until all lines are worked off. Claims take from the window first and then from the lines in turn
+-- (`draw`, in claim.lua), straight to the consumer. That a settle moves the next one into the window was tried: adding
+-- it to the stream, reading it from there and removing it again cost as much as all the rest, and gained nothing.
+--
+-- Shares are measured in the mean cost of what stands, so that cheap and dear jobs fill the slots alike. What runs holds its share until it is settled; what is delayed or set aside holds none.
 local FIELDS = {'slots', 'asleep', 'turn', 'seq', 'weighted', 'w1', 'n1', 'c1', 'w2', 'n2', 'c2', 'w3', 'n3', 'c3'}
 local DEFAULTS = {slots = 24, asleep = 1}
 local W, N, C = {'w1', 'w2', 'w3'}, {'n1', 'n2', 'n3'}, {'c1', 'c2', 'c3'}
 local was, is = {}, {}
 local standing_was, standing, weights = {}, {}, {} -- standing: by lane and tenant
-local queued, lined, touched = {}, {}, {}
+local queued, lined = {}, {}
 local gone, forgotten, unkinds = {{}, {}, {}}, {}, {}
 
 local function open()
@@ -75,9 +81,7 @@ local function leave(lane, tenant, count, cost)
   if before > 0 and after == 0 then
     is[W[lane]] = max(0, is[W[lane]] - weight_of(tenant))
   end
-  local name = lane .. tenant
-  standing[name] = after
-  touched[name] = true
+  standing[lane .. tenant] = after
   is[N[lane]] = max(0, is[N[lane]] - count)
   is[C[lane]] = max(0, is[C[lane]] - cost)
 end
@@ -89,7 +93,9 @@ end
 -- How much more may enter a window, in cost; above 0: at least one message.
 local function room(lane, tenant)
   local cost = standing_of(lane, tenant)
-  if cost == 0 then
+  if is[N[lane]] >= 2 * is.slots then
+    return 0
+  elseif cost == 0 then
     return 1
   end
   local weight = weight_of(tenant)
@@ -158,7 +164,6 @@ local function queue_up(lane, tenant)
     call('ZADD', QUEUED[lane], next_place(), tenant)
     lined[lane .. tenant], queued[lane] = true, true
   end
-  touched[lane .. tenant] = true
 end
 
 -- Puts a message into its tenant's line, at its place. Its record is the caller's to store.
@@ -184,7 +189,7 @@ local function put(id, r)
   r.place = next_place()
   if set_aside(id, r) then
     return
-  elseif room(r.lane, r.tenant) > 0 and not is_queued(r.lane, r.tenant) then
+  elseif not any_queued(r.lane) and room(r.lane, r.tenant) > 0 then
     r.state, r.entry = 'w', call('XADD', LANES[r.lane], '*', 'i', id)
     enter(r.lane, r.tenant, 1, r.cost)
   else
@@ -225,6 +230,14 @@ local function drop_entry(lane, entry)
   end
 end
 
+-- Ends a tenant's turns when its line has been emptied.
+local function tidy_line(lane, tenant)
+  if call('EXISTS', LINE .. lane .. tenant) == 0 then
+    call('ZREM', QUEUED[lane], tenant)
+    lined[lane .. tenant], queued[lane] = false, nil
+  end
+end
+
 -- Takes a message that waits out of its place. Its end or its next place is the caller's.
 local function withdraw(id, r)
   if r.state == 'w' then
@@ -232,7 +245,7 @@ local function withdraw(id, r)
     leave(r.lane, r.tenant, 1, r.cost)
   elseif r.state == 'l' then
     call('ZREM', LINE .. r.lane .. r.tenant, id)
-    touched[r.lane .. r.tenant] = true
+    tidy_line(r.lane, r.tenant)
   elseif r.state == 'd' then
     call('ZREM', LATER, id)
   elseif r.state == 'b' then
@@ -262,143 +275,6 @@ local function release(resource, id)
       call('HSET', RECORD, first, pack_record(r, wire_of(record)))
       return true
     end
-  end
-end
-
--- One of a line that is no plain message: dropped, set aside, or let in. Its new record, if it has one.
-local function admit_other(id, record, want, now)
-  local r = parse(record)
-  if not record then
-    reject(id, want.lane, '', id, 'an id without a message')
-  elseif not r then
-    reject(id, want.lane, '', record, 'a record that is none')
-    forgotten[#forgotten + 1] = id
-  elseif r.state ~= 'l' or r.lane ~= want.lane or r.tenant ~= want.tenant then
-    return nil -- it is elsewhere
-  elseif r.expires > 0 and r.expires <= now then
-    expire(id, r)
-  elseif set_aside(id, r) then
-    return pack_record(r, wire_of(record))
-  else
-    r.state, r.entry = 'w', call('XADD', LANES[r.lane], '*', 'i', id)
-    want.moved, want.cost = want.moved + 1, want.cost + r.cost
-    return pack_record(r, wire_of(record))
-  end
-end
-
--- Lets messages of lines into the windows: of each want up to `count`, and none beyond `left` (in cost). Returns how
--- many came in, and leaves in each want how many did.
-local function admit(wants, now)
-  local ids, whose, changed, total = {}, {}, {}, 0
-  for _, want in ipairs(wants) do
-    local line, count = LINE .. want.lane .. want.tenant, want.count
-    want.moved, want.cost, want.back = 0, 0, nil
-    local found = call('ZRANGE', line, 0, count) -- one more than wanted, to see whether something is left
-    if #found > count then
-      call('ZREMRANGEBYRANK', line, 0, count - 1)
-    else
-      count = #found
-      call('DEL', line)
-      call('ZREM', QUEUED[want.lane], want.tenant)
-      lined[want.lane .. want.tenant] = false
-    end
-    for at = 1, count do
-      ids[#ids + 1] = found[at]
-      whose[#ids] = want
-    end
-  end
-  local records = fetch('HMGET', RECORD, ids)
-  for at, id in ipairs(ids) do
-    local record, want = records[at], whose[at]
-    local after
-    if want.left and want.cost >= want.left and want.moved > 0 then
-      want.back = want.back or {} -- dearer than the mean: the others stay
-      want.back[#want.back + 1] = record and #record > ENTRY and unpack_bytes('>I8', record, PLACE) or 0
-      want.back[#want.back + 1] = id
-    elseif record and #record > UNCHANGING and byte(record, 1) == L_STATE and byte(record, 2) == want.lane
-      and byte(record, TRAITS) == 0 then
-      after = 'w' .. sub(record, 2, ENTRY - 1) .. slot(call('XADD', LANES[want.lane], '*', 'i', id))
-        .. sub(record, UNCHANGING)
-      local cost = sub(record, COST, COST + 3)
-      want.moved, want.cost = want.moved + 1, want.cost + (cost == ONE and 1 or max(1, (unpack_bytes('>I4', cost))))
-    else
-      after = admit_other(id, record, want, now)
-    end
-    if after then
-      changed[#changed + 1] = id
-      changed[#changed + 1] = after
-    end
-  end
-  in_parts('HSET', RECORD, changed)
-  for _, want in ipairs(wants) do
-    if want.moved > 0 then
-      enter(want.lane, want.tenant, want.moved, want.cost)
-      total = total + want.moved
-    end
-    if want.back then
-      in_parts('ZADD', LINE .. want.lane .. want.tenant, want.back)
-      queue_up(want.lane, want.tenant)
-    end
-  end
-  return total
-end
-
--- Brings messages into a window that ran dry while slots are free: from each line in turn, whatever its share. Since
--- only what a claimer has slots for is taken, this leaves nobody's share smaller.
-local function draw(lane, count, now)
-  local moved, rounds = 0, 0
-  while moved < count and rounds < 100 and any_queued(lane) do
-    rounds = rounds + 1
-    local tenants = call('ZRANGE', QUEUED[lane], 0, min(count - moved, SOME) - 1)
-    if #tenants == 0 then
-      queued[lane] = false
-      break
-    end
-    local each = min(SOME, max(1, floor((count - moved) / #tenants)))
-    local wants, turns = {}, {}
-    for at, tenant in ipairs(tenants) do
-      lined[lane .. tenant] = true
-      wants[at] = {lane = lane, tenant = tenant, count = each}
-    end
-    moved = moved + admit(wants, now)
-    for _, tenant in ipairs(tenants) do
-      if lined[lane .. tenant] then
-        turns[#turns + 1] = next_place()
-        turns[#turns + 1] = tenant
-      end
-    end
-    in_parts('ZADD', QUEUED[lane], turns)
-  end
-  return moved
-end
-
--- Lets those whose share has room follow.
-local function follow(now)
-  local names = touched
-  for _ = 1, 50 do
-    prefetch(names)
-    local wants, again = {}, {}
-    for name in pairs(names) do
-      local lane, tenant = byte(name) - 48, sub(name, 2)
-      if is_queued(lane, tenant) then
-        local left = room(lane, tenant)
-        if left > 0 then
-          wants[#wants + 1] = {lane = lane, tenant = tenant, left = left,
-            count = max(1, min(SOME, math.ceil(left / mean_cost(lane))))}
-          again[name] = true
-        end
-      end
-    end
-    if #wants == 0 then
-      return
-    end
-    admit(wants, now)
-    for _, want in ipairs(wants) do
-      if want.back then
-        again[want.lane .. want.tenant] = nil
-      end
-    end
-    names = again
   end
 end
 
@@ -435,7 +311,8 @@ local function promote(now, limit)
   return moved
 end
 
-local function close(now)
+-- Writes what changed. To be called once, at the end.
+local function close()
   for lane = 1, 3 do
     if #gone[lane] > 0 then
       for at = 1, #gone[lane], 1000 do
@@ -446,11 +323,6 @@ local function close(now)
     end
   end
   in_parts('HDEL', RECORD, forgotten)
-  forgotten = {}
-  if any_queued(1) or any_queued(2) or any_queued(3) then
-    follow(now)
-    in_parts('HDEL', RECORD, forgotten)
-  end
   for kind, ids in pairs(unkinds) do
     in_parts('SREM', KIND .. kind, ids)
   end
