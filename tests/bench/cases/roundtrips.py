@@ -8,6 +8,7 @@ from measures import Figure, Sheet
 from systems import ALL, System
 
 COUNT = 5_000
+QUICK_COUNT = 1_000
 SINGLES = 500
 TRANSACTIONS = "select xact_commit + xact_rollback from pg_stat_database where datname = current_database()"
 STATISTICS_SECONDS = 0.5
@@ -19,6 +20,7 @@ def roundtrips(bench: Bench) -> list[Figure]:
     often a client wrote to it; and Postgres transactions. Polling beside the work is included.
     """
     sheet = Sheet("roundtrips")
+    count = QUICK_COUNT if bench.quick else COUNT
     for system in ALL:
         try:
             if reason := bench.able(system):
@@ -28,11 +30,11 @@ def roundtrips(bench: Bench) -> list[Figure]:
             bench.send(system, "single", SINGLES)
             _note(sheet, system, "publish", before, _counts(bench), SINGLES)
             bench.fresh(system)
-            bench.send(system, "fill", "empty", COUNT)
+            bench.send(system, "fill", "empty", count)
             before = _counts(bench)
-            with bench.worker(system, expect=COUNT) as worker:
+            with bench.worker(system, expect=count) as worker:
                 worker.notes(120)
-            _note(sheet, system, "consume", before, _counts(bench), COUNT)
+            _note(sheet, system, "consume", before, _counts(bench), count)
         except Failed as error:
             sheet.add(system.name, "publish: commands", "per message", None, str(error))
         report(f"roundtrips {system.name}: {sheet.last(system.name)}")
