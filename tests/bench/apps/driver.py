@@ -1,7 +1,8 @@
 """Sends messages with one system, in that system's own environment, and prints what it took as JSON.
 
     python driver.py MODULE fill TASK COUNT [ARGUMENT …]   the same call COUNT times, in bulk
-    python driver.py MODULE number COUNT SECONDS           `effect` with the numbers 0 … COUNT-1, in bulk
+    python driver.py MODULE number COUNT SECONDS           `effect` of the numbers 0 … COUNT-1, in bulk; each
+                                                           takes SECONDS on average
     python driver.py MODULE single COUNT                   `empty`, each sent when the last was accepted
     python driver.py MODULE paced COUNT                    `stamp`, 50 to 150 ms apart
 
@@ -43,7 +44,10 @@ async def drive(app: App, verb: str, arguments: list[str]) -> dict[str, float]:
                 numbers = tuple(float(value) for value in values)
                 await app.send_many(task, [numbers] * int(count))
             case "number", [count, seconds]:
-                await app.send_many("effect", [(number, float(seconds)) for number in range(int(count))])
+                # Of different lengths: jobs that all end at once would make the moment of a kill special.
+                spread = random.Random(1)
+                calls = [(n, float(seconds) * spread.uniform(0.5, 1.5)) for n in range(int(count))]
+                await app.send_many("effect", calls)
             case "single", [count]:
                 for _ in range(int(count)):
                     await app.send("empty")
