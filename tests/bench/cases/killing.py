@@ -49,7 +49,7 @@ class Trace:
 
 
 def kill(bench: Bench) -> list[Figure]:
-    """SIGKILL in the middle of 2,000 jobs of 10 to 30 ms with counted effects; the worker is started again at once.
+    """SIGKILL amid 2,000 jobs of 10 to 30 ms with counted effects; the worker is started again at once.
 
     Each system as it ships. hive is a whole `hive run`; on the ledger an effect is a row that commits with
     its job, everywhere else a line appended to a file. What has not come back after 60 s counts as lost here;
