@@ -111,13 +111,23 @@ async def _stop_with_work(stage: Stage, victim: Member) -> list[UUID]:
     if stage.carrier == "ledger":
         held = await stage.watch.unlocked(held)
     held = await stage.watch.without_effect(held)
-    if not held:
+    if len(held) <= await stage.watch.open_transactions():
         victim.send(signal.SIGCONT)
+        return []
     return held
 
 
 async def _taken_over(stage: Stage, victim: Member, held: list[UUID]) -> bool:
-    return set(held) <= set(stage.crew.others(victim).messages) and not await stage.watch.without_effect(held)
+    """Whether others have done all of it that they can.
+
+    Where the zombie stands in a transaction with an effect of its own, theirs waits until it ends (or until
+    Postgres ends it, after a minute).
+    """
+    left = await stage.watch.without_effect(held)
+    done = set(held) - set(left)
+    if not done or not done <= set(stage.crew.others(victim).messages):
+        return False
+    return len(left) <= await stage.watch.open_transactions()
 
 
 async def _stopped(pid: int) -> bool:

@@ -166,6 +166,15 @@ class Watch:
             """
         )
 
+    async def open_transactions(self) -> int:
+        """Those that wait for their client."""
+        return await self.value(
+            """
+            select count(*) from pg_stat_activity
+            where datname = current_database() and state like 'idle in transaction%'
+            """
+        )
+
     async def redis_connections(self) -> int:
         """Those of consumers and publishers, as Redis counts them."""
         clients = await self._again(self.redis.client_list)
