@@ -1,4 +1,4 @@
-"""What a crowd costs the ledger: a claim and a cancellation by filter, beside few jobs and beside a million."""
+"""What a crowd costs the ledger: a claim and a cancellation by filter, beside few jobs and beside many."""
 
 import time
 from statistics import median
@@ -27,7 +27,7 @@ from generate_series(1, $1) as n
 
 
 def scale(bench: Bench) -> list[Figure]:
-    """Jobs that wait in one ledger queue, of so many tenants: a claim of 200, and the cancellation of the same
+    """Jobs that wait in one ledger queue, of so many tenants: a claim of 200, the cancellation of the same
     1,000 among them, by tenant and by task. Medians of seven.
     """
     sheet = Sheet("scale")
