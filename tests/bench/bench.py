@@ -26,6 +26,14 @@ class Failed(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """What a client took to send: seconds, and of them on a processor."""
+
+    seconds: float
+    processor: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Notes:
     """What a worker noted, see ``apps/recorder.py``."""
 
@@ -97,8 +105,8 @@ class Bench:
         else:
             self.stores.fresh("bench_hive")
 
-    def send(self, system: System, *arguments: object, script: str = "driver.py") -> float:
-        """Have ``system``'s own client send; returns the seconds that took."""
+    def send(self, system: System, *arguments: object, script: str = "driver.py") -> Sent:
+        """Have ``system``'s own client send; returns what that took."""
         try:
             done = subprocess.run(
                 [
@@ -115,7 +123,7 @@ class Bench:
             raise Failed(f"sending took over {SENDING_SECONDS:.0f} s") from None
         if done.returncode:
             raise Failed(f"sending failed: {(done.stderr.strip().splitlines() or ['?'])[-1][:200]}")
-        return float(json.loads(done.stdout.strip().splitlines()[-1])["seconds"])
+        return Sent(**json.loads(done.stdout.strip().splitlines()[-1]))
 
     @contextlib.contextmanager
     def worker(

@@ -69,7 +69,7 @@ def _once(
     sheet.add(system.name, "consume", "tasks/s", notes.per_second)
     sheet.add(system.name, "processor", "µs/task", 1e6 * notes.processor / count)
     if task == "empty":
-        sheet.add(system.name, "enqueue", "tasks/s", count / sending)
+        sheet.add(system.name, "enqueue", "tasks/s", count / sending.seconds)
     else:
         sheet.add(system.name, "slots used", "%", 100 * notes.per_second * arguments[0] / slots)
     if task == "empty" and system in HIVES and not bench.quick:
