@@ -33,6 +33,7 @@ _NAMES: Final = (
     "resources",
     "kinds",
     "progress",
+    "expiries",
 )
 _PREFIXES: Final = {"line:": "zset", "kind:": "set", "blocked:": "zset"}
 

@@ -351,6 +351,9 @@ async def test_redis_restarts(database: Database) -> None:
 
 def test_the_machine_finds_nothing(valkey_url: str, postgres_dsn: str) -> None:
     class StreamsMachine(BrokerMachine):
+        fair_claims = False
+        failed_when_expired = False
+
         async def start(self) -> StreamsHarness:
             database = await Database.open(postgres_dsn, settings=Postgres(pool_size=2))
             async with database.acquire() as connection:

@@ -41,7 +41,7 @@ class StreamsHarness:
     async def pass_time(self, seconds: float) -> None:
         redis, milliseconds = self.store.client, round(seconds * 1000)
         async for key in redis.scan_iter("hive:{*}:*"):
-            if key.endswith((b":later", b":leases")):
+            if key.endswith((b":later", b":leases", b":expiries")):
                 for member, _ in await redis.zrange(key, 0, -1, withscores=True):
                     await redis.zincrby(key, -milliseconds, member)
             elif key.endswith(b":record"):

@@ -124,7 +124,7 @@ local function take(lane, entries)
     local id = own[at] and ids[own[at]]
     local record, entry = id and its[own[at]], found[1]
     if record and #record > UNCHANGING and byte(record, 1) == W_STATE and byte(record, 2) == lane
-      and byte(record, TRAITS) == 0 and sub(record, ENTRY + 1, ENTRY + #entry) == entry
+      and plain(record, now) and sub(record, ENTRY + 1, ENTRY + #entry) == entry
       and byte(record, ENTRY) == #entry and sub(record, FLAGS - 4, FLAGS) == FRESH then
       give(id, record, '\0\1')
     else
@@ -160,22 +160,22 @@ local function draw_other(id, record, want)
   end
 end
 
--- Gives messages of lines: of each want up to `count`, and none beyond `left` in cost.
-local function draw_all(wants)
+-- Gives the next `chunk` messages of each want's line, but no more than its `count`, and none beyond `left` in cost.
+local function draw_some(wants)
   local ids, whose = {}, {}
   for _, want in ipairs(wants) do
-    local line, count = LINE .. want.lane .. want.tenant, want.count
-    want.moved, want.cost = 0, 0
-    local found = call('ZRANGE', line, 0, count) -- one more than wanted, to see whether something is left
-    if #found > count then
-      call('ZREMRANGEBYRANK', line, 0, count - 1)
+    local line, chunk = LINE .. want.lane .. want.tenant, want.chunk
+    local found = call('ZRANGE', line, 0, chunk) -- one more than wanted, to see whether something is left
+    if #found > chunk then
+      call('ZREMRANGEBYRANK', line, 0, chunk - 1)
     else
-      count = #found
+      chunk = #found
       call('DEL', line)
       call('ZREM', QUEUED[want.lane], want.tenant)
       lined[want.lane .. want.tenant], queued[want.lane] = false, nil
     end
-    for at = 1, count do
+    want.lost = false
+    for at = 1, chunk do
       ids[#ids + 1] = found[at]
       whose[#ids] = want
     end
@@ -185,26 +185,53 @@ local function draw_all(wants)
     local record, want = its[at], whose[at]
     local cost = record and sub(record, COST, COST + 3) or ONE
     cost = cost == ONE and 1 or #cost == 4 and max(1, (unpack_bytes('>I4', cost))) or 1
-    -- One is let through as long as that brings the tenant nearer to its part than it was.
-    if want.left and not (want.first and want.moved == 0) and cost > 2 * (want.left - want.cost) then
+    -- By share, one is let through as long as that brings the tenant nearer to its part than it was.
+    if want.moved >= want.count
+      or want.left and not (want.first and want.moved == 0) and cost > 2 * (want.left - want.cost) then
       want.back = want.back or {}
       want.back[#want.back + 1] = record and #record > UNCHANGING and unpack_bytes('>I8', record, PLACE) or 0
       want.back[#want.back + 1] = id
     elseif record and #record > UNCHANGING and byte(record, 1) == L_STATE and byte(record, 2) == want.lane
-      and byte(record, TRAITS) == 0 and sub(record, FLAGS - 4, FLAGS) == FRESH then
+      and plain(record, now) and sub(record, FLAGS - 4, FLAGS) == FRESH then
       want.moved, want.cost = want.moved + 1, want.cost + cost
       give(id, record, '\0\1')
     else
+      local before = want.moved
       draw_other(id, record, want)
+      want.lost = want.lost or want.moved == before
     end
+  end
+  for _, want in ipairs(wants) do
+    if want.back then
+      in_parts('ZADD', LINE .. want.lane .. want.tenant, want.back)
+      queue_up(want.lane, want.tenant)
+    end
+  end
+end
+
+-- Gives messages of lines: of each want up to `count`. What is set aside or dropped does not cost a turn.
+local function draw_all(wants)
+  local open_wants = wants
+  for _, want in ipairs(wants) do
+    want.moved, want.cost, want.chunk = 0, 0, want.count
+  end
+  for _ = 1, 6 do
+    draw_some(open_wants)
+    local again = {}
+    for _, want in ipairs(open_wants) do
+      if want.lost and not want.back and want.moved < want.count and lined[want.lane .. want.tenant] then
+        want.chunk = min(SOME, want.chunk * 4)
+        again[#again + 1] = want
+      end
+    end
+    if #again == 0 then
+      break
+    end
+    open_wants = again
   end
   for _, want in ipairs(wants) do
     if want.moved > 0 then
       enter(want.lane, want.tenant, want.moved, want.cost)
-    end
-    if want.back then
-      in_parts('ZADD', LINE .. want.lane .. want.tenant, want.back)
-      queue_up(want.lane, want.tenant)
     end
   end
 end

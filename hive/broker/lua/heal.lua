@@ -3,7 +3,7 @@
 -- ARGV    for each other key of the queue two: its name, the type it must have
 -- RETURNS how many there were
 local TYPES = {'stream', 'stream', 'stream', 'zset', 'zset', 'zset', 'zset', 'zset', 'stream', 'stream', 'hash', 'hash',
-  'hash', 'hash', 'hash', 'hash', 'hash', 'zset', 'hash'}
+  'hash', 'hash', 'hash', 'hash', 'hash', 'zset', 'hash', 'zset'}
 local wrong, letters = 0, {}
 local function look_at(key, expected)
   local found = call('TYPE', key).ok

@@ -104,9 +104,13 @@ for at, id in ipairs(ids) do
         line[#line + 1] = id
       end
     end
+    local expires = expiry ~= '0' and now + tonumber(expiry) or 0
+    if expires > 0 then
+      call('ZADD', EXPIRIES, expires, id)
+    end
     records[#records + 1] = id
     records[#records + 1] = state .. sub(record, 2, PLACE - 1)
-      .. pack('>I8I8I8I8', place, now, expiry ~= '0' and now + tonumber(expiry) or 0, now)
+      .. pack('>I8I8I8I8', place, now, expires, now)
       .. sub(record, COST, ENTRY - 1) .. entry .. sub(record, UNCHANGING)
     local of_kind = kinds[its.kind]
     if not of_kind then

@@ -22,9 +22,10 @@
 --      17   resources    hash: resource -> the running message that has it
 --      18   kinds        sorted set, all scores 0: tenant and task, of which there is or was a message
 --      19   progress     hash: id -> how far a running message is
---      20   line:        prefix of a sorted set for each lane and tenant: id -> its place
---      21   kind:        prefix of a set for each tenant and task: the ids of its messages
---      22   blocked:     prefix of a sorted set for each resource: id -> its place
+--      20   expiries    sorted set: id -> when it expires (ms), of what may and has not run since
+--      21   line:        prefix of a sorted set for each lane and tenant: id -> its place
+--      22   kind:        prefix of a set for each tenant and task: the ids of its messages
+--      23   blocked:     prefix of a sorted set for each resource: id -> its place
 -- All carry the same hash tag, so what is made from the prefixes lies in the same slot.
 --
 -- Ids are 16 bytes. A record is packed (a hash of its own for each message took three times as long):
@@ -39,7 +40,7 @@
 local LANES, QUEUED = {KEYS[1], KEYS[2], KEYS[3]}, {KEYS[4], KEYS[5], KEYS[6]}
 local LATER, LEASES, DEAD, WAKE, STATE, RECORD = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
 local HOLDERS, STANDING, SLOTS, WEIGHTS, RESOURCES = KEYS[13], KEYS[14], KEYS[15], KEYS[16], KEYS[17]
-local KINDS, PROGRESS, LINE, KIND, BLOCKED = KEYS[18], KEYS[19], KEYS[20], KEYS[21], KEYS[22]
+local KINDS, PROGRESS, EXPIRIES, LINE, KIND, BLOCKED = KEYS[18], KEYS[19], KEYS[20], KEYS[21], KEYS[22], KEYS[23]
 local GROUP = 'hive'
 local call, sub, byte, char = redis.call, string.sub, string.byte, string.char
 local pack, unpack_bytes, floor, max, min = struct.pack, struct.unpack, math.floor, math.max, math.min
@@ -47,7 +48,7 @@ local pack, unpack_bytes, floor, max, min = struct.pack, struct.unpack, math.flo
 local FORMAT = '>c1BI8c16HBBBI8I8I8I8I4HBHBc41Bc0Bc0Bc0Hc0'
 local FLAGS, PLACE, EXPIRES, COST, TRAITS, WIRE, ENTRY, UNCHANGING = 31, 32, 48, 64, 70, 71, 73, 115
 local STARTED, REDELIVERED, RERUN, CANCEL, PROGRESSED = 1, 2, 4, 8, 16
-local ONE, NEVER, NOBODY, BLANK = '\0\0\0\1', string.rep('\0', 8), string.rep('\0', 16), string.rep('\0', 41)
+local ONE, NOBODY, BLANK = '\0\0\0\1', string.rep('\0', 16), string.rep('\0', 41)
 local W_STATE, L_STATE, R_STATE = byte('wlr', 1, 3)
 local NO_ENTRY = char(0) .. BLANK
 local SOME = 500 -- how many are moved at a time
@@ -119,6 +120,12 @@ local function pack_record(r, wire)
     r.flags, r.place, r.published, r.expires, r.since, r.cost, r.max, r.traits,
     UNCHANGING + 5 + #r.tenant + #r.key + #r.resource + #r.task, #r.entry, r.entry .. sub(BLANK, #r.entry + 1),
     #r.tenant, r.tenant, #r.key, r.key, #r.resource, r.resource, #r.task, r.task) .. wire
+end
+
+-- Whether a message is plain: without key and resource, and not expired by now.
+local function plain(record, now)
+  local traits = byte(record, TRAITS)
+  return traits == 0 or traits == 1 and (unpack_bytes('>I8', record, EXPIRES)) > now
 end
 
 -- Calls `command` on `key` with any number of arguments, so many at a time.

@@ -37,6 +37,9 @@ for at = 1, count do
     forgotten[#forgotten + 1] = id
     drop_entry(lane, entry_of(record))
     unkind(its.kind, id)
+    if byte(record, TRAITS) == 1 then
+      unexpired[#unexpired + 1] = id
+    end
     local name = lane .. its.tenant
     local part = parts[name]
     if not part then
@@ -99,6 +102,7 @@ for at = 1, count do
           line_up(id, r)
           came = true
         end
+        watch(id, r)
         changed[#changed + 1] = id
         changed[#changed + 1] = pack_record(r, wire)
       end

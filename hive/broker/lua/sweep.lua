@@ -86,6 +86,7 @@ local function bring_back(id, r, wire)
   else
     r.attempt, r.deaths, r.since = max(0, r.attempt - 1), deaths, now
     r.flags = REDELIVERED + (has(r.flags, PROGRESSED) and PROGRESSED or 0)
+    watch(id, r)
     line_up(id, r)
     call('HSET', RECORD, id, pack_record(r, wire))
   end
@@ -222,12 +223,12 @@ if dead_owner == '' then
     stands = stands + call('XLEN', LANES[lane]) - (pending.err and 0 or pending[1])
   end
   if call('HDEL', STATE, 'recount') == 1 or stands ~= is.n1 + is.n2 + is.n3 then
-    gone, unkinds, forgotten = {{}, {}, {}}, {}, {}
+    gone, unkinds, unexpired, forgotten = {{}, {}, {}}, {}, {}, {}
     open()
     recount()
     close()
   end
-  gone, unkinds, forgotten = {{}, {}, {}}, {}, {}
+  gone, unkinds, unexpired, forgotten = {{}, {}, {}}, {}, {}, {}
   open()
   audit()
   if wrong > 0 then

@@ -17,7 +17,7 @@ local W, N, C = {'w1', 'w2', 'w3'}, {'n1', 'n2', 'n3'}, {'c1', 'c2', 'c3'}
 local was, is = {}, {}
 local standing_was, standing, weights = {}, {}, {} -- standing: by lane and tenant
 local queued, lined = {}, {}
-local gone, forgotten, unkinds = {{}, {}, {}}, {}, {}
+local gone, forgotten, unkinds, unexpired = {{}, {}, {}}, {}, {}, {}
 
 local function open()
   local values = call('HMGET', STATE, unpack(FIELDS))
@@ -216,6 +216,9 @@ local function forget(id, r)
   if has(r.flags, PROGRESSED) then
     call('HDEL', PROGRESS, id)
   end
+  if has(r.traits, 1) then
+    unexpired[#unexpired + 1] = id
+  end
   unkind(r.tenant .. ':' .. r.task, id)
 end
 
@@ -235,6 +238,13 @@ local function tidy_line(lane, tenant)
   if call('EXISTS', LINE .. lane .. tenant) == 0 then
     call('ZREM', QUEUED[lane], tenant)
     lined[lane .. tenant], queued[lane] = false, nil
+  end
+end
+
+-- After a run a message may expire again while it waits.
+local function watch(id, r)
+  if r.expires > 0 then
+    call('ZADD', EXPIRIES, r.expires, id)
   end
 end
 
@@ -278,8 +288,36 @@ local function release(resource, id)
   end
 end
 
--- Moves what is due into line; returns how many.
+-- Removes the entries of what left the windows.
+local function remove_gone()
+  for lane = 1, 3 do
+    if #gone[lane] > 0 then
+      for at = 1, #gone[lane], 1000 do
+        local last = min(at + 999, #gone[lane])
+        redis.pcall('XACK', LANES[lane], GROUP, unpack(gone[lane], at, last))
+        call('XDEL', LANES[lane], unpack(gone[lane], at, last))
+      end
+      gone[lane] = {}
+    end
+  end
+end
+
+-- Drops what has waited too long, and moves what is due into line; returns how many were due.
 local function promote(now, limit)
+  local late = call('ZRANGEBYSCORE', EXPIRIES, '-inf', now, 'LIMIT', 0, limit)
+  if #late > 0 then
+    local records = fetch('HMGET', RECORD, late)
+    for at, id in ipairs(late) do
+      local r = parse(records[at])
+      if r and r.state ~= 'r' and r.expires > 0 and r.expires <= now then
+        withdraw(id, r)
+        expire(id, r)
+      end
+    end
+    remove_gone()
+    in_parts('ZREM', EXPIRIES, late)
+    in_parts('HDEL', RECORD, forgotten)
+  end
   local due = call('ZRANGEBYSCORE', LATER, '-inf', now, 'LIMIT', 0, limit)
   if #due == 0 then
     return 0
@@ -313,16 +351,9 @@ end
 
 -- Writes what changed. To be called once, at the end.
 local function close()
-  for lane = 1, 3 do
-    if #gone[lane] > 0 then
-      for at = 1, #gone[lane], 1000 do
-        local last = min(at + 999, #gone[lane])
-        redis.pcall('XACK', LANES[lane], GROUP, unpack(gone[lane], at, last))
-        call('XDEL', LANES[lane], unpack(gone[lane], at, last))
-      end
-    end
-  end
+  remove_gone()
   in_parts('HDEL', RECORD, forgotten)
+  in_parts('ZREM', EXPIRIES, unexpired)
   for kind, ids in pairs(unkinds) do
     in_parts('SREM', KIND .. kind, ids)
   end
