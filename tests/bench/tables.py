@@ -11,6 +11,8 @@ from targets import Verdict, best_peer
 MORE = {"consume", "enqueue", "single", "bulk"}
 LESS = {
     "processor",
+    "single, processor",
+    "bulk, processor",
     "p50",
     "p95",
     "p99",

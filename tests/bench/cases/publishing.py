@@ -14,12 +14,14 @@ def publish(bench: Bench) -> list[Figure]:
             try:
                 if reason := bench.able(system):
                     raise Failed(reason)
-                bench.fresh(system)
-                sheet.add(
-                    system.name, "single", "messages/s", singles / bench.send(system, "single", singles)
-                )
-                bench.fresh(system)
-                sheet.add(system.name, "bulk", "messages/s", bulk / bench.send(system, "fill", "empty", bulk))
+                for metric, count, sending in (
+                    ("single", singles, ("single", singles)),
+                    ("bulk", bulk, ("fill", "empty", bulk)),
+                ):
+                    bench.fresh(system)
+                    sent = bench.send(system, *sending)
+                    sheet.add(system.name, metric, "messages/s", count / sent.seconds)
+                    sheet.add(system.name, f"{metric}, processor", "µs/message", 1e6 * sent.processor / count)
             except Failed as error:
                 sheet.add(system.name, "single", "messages/s", None, str(error))
             report(f"publish {number + 1}/{bench.rounds} {system.name}: {sheet.last(system.name)}")
