@@ -9,6 +9,7 @@ they no longer match. Statements that serve many deliveries at once skip locked 
 from collections import Counter
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Final, TypeVar
 
 import asyncpg
@@ -34,9 +35,11 @@ log = structlog.get_logger(__name__)
 _PUBLISH: Final = load("publish")
 _DELIVERY: Final = load("delivery")
 _VIEWS: Final = load("views")
+_COMPLETE: Final = load("settle")["complete"]
 SETTLE: Final = load("settle")["settle"]
 # For the few rows that somebody else's transaction holds: a caller's that marked them to run again, say.
 SETTLE_WAITING: Final = SETTLE.replace("for update skip locked", "for update")
+_VERDICTS: Final = {each.value: each for each in Verdict}
 ROWS_PER_STATEMENT: Final = 2_000
 
 T = TypeVar("T")
@@ -189,7 +192,7 @@ class Ledger(LedgerUpkeep):
         verdicts: dict[tuple[MessageId, int], Verdict] = {}
         if open_:
             async with self._database.acquire() as connection:
-                verdicts = await self._settle(connection, SETTLE, list(open_.values()))
+                verdicts = await self._settle_free(connection, list(open_.values()))
                 missing = [each for mark, each in open_.items() if mark not in verdicts]
                 if missing:
                     verdicts |= await self._settle(connection, SETTLE_WAITING, missing)
@@ -199,6 +202,23 @@ class Ledger(LedgerUpkeep):
         marks = iter(open_)
         return [each if each is not None else verdicts.get(next(marks), Verdict.STALE) for each in answers]
 
+    async def _settle_free(
+        self, connection: Connection, settlements: Sequence[Settlement]
+    ) -> dict[tuple[MessageId, int], Verdict]:
+        """Settle the rows that nobody holds."""
+        owner = settlements[0].delivery.owner
+        for each in settlements:
+            if not isinstance(each.outcome, Completed) or each.delivery.owner != owner:
+                return await self._settle(connection, SETTLE, settlements)
+        verdicts: dict[tuple[MessageId, int], Verdict] = {}
+        for part in _parts(settlements):
+            ids = [each.delivery.id for each in part]
+            fences = [each.delivery.fence for each in part]
+            call = partial(connection.fetch, _COMPLETE, ids, fences, owner)
+            for row in await again_after_deadlock(call):
+                verdicts[(row["id"], row["fence"])] = _VERDICTS[row["verdict"]]
+        return verdicts
+
     async def _settle(
         self, connection: Connection, query: str, settlements: Sequence[Settlement]
     ) -> dict[tuple[MessageId, int], Verdict]:
@@ -206,7 +226,7 @@ class Ledger(LedgerUpkeep):
         for part in _parts(settlements):
             columns = (*rows.settlement_columns(part), self._crashes.child_limit)
             for row in await again_after_deadlock(lambda given=columns: connection.fetch(query, *given)):
-                verdicts[(row["id"], row["fence"])] = Verdict(row["verdict"])
+                verdicts[(row["id"], row["fence"])] = _VERDICTS[row["verdict"]]
         return verdicts
 
     @asynccontextmanager

@@ -6,7 +6,11 @@ A message's life, whatever the carrier::
                   ▲                      │ renew (every third of the lease)
                   └──── sweep: due, lease ended, owner dead ◀──┘
 
-The suite in ``hive.testing.broker_contract`` is this docstring in executable form.
+Who shares a queue is served fairly: lanes six to three to one; tenants by weight, by what they have in flight
+and what it costs; one message at a time of a ``resource``.
+
+The suites in ``hive.testing`` (``broker_contract``, ``fairness_contract``, ``operations_contract``,
+``transaction_contract``, ``broker_machine``) are this file in executable form.
 """
 
 from collections.abc import Mapping, Sequence
@@ -222,7 +226,7 @@ class Broker(Protocol):
         """Accept ``messages``, in bulk. The answers stand in the order of the messages.
 
         ``notify=False`` wakes nobody: for hot publishers whose queue is polled anyway. Raises ``QueueFull``,
-        and accepts none of them, when a queue's ``max_depth`` would be passed.
+        and accepts none of them, when a queue's ``max_depth`` would be passed by what waits, due or not.
 
         ``connection``: the caller's own open transaction. The ledger writes its rows in it, so that they
         exist exactly if it commits; a stream writes to the outbox in it and is relayed after the commit.
@@ -265,7 +269,10 @@ class Broker(Protocol):
         ...
 
     async def sweep(self, queues: Sequence[QueueName], *, expire_leases: bool = True) -> Swept:
-        """One round of upkeep: promote what is due, bring back what was abandoned. Any process may do it."""
+        """One round of upkeep: promote what is due, bring back what was abandoned. Any process may do it.
+
+        ``expire_leases=False`` spares what runs: after an outage its owners get their turn to renew first.
+        """
         ...
 
     async def owner_died(self, owner: ProcessId) -> int:
@@ -312,11 +319,14 @@ class Broker(Protocol):
     async def backlog(
         self, queue: QueueName, *, after: TenantId | None = None, limit: int = 100
     ) -> list[TenantBacklog]:
-        """What each tenant has in ``queue``, a page at a time in the order of their ids."""
+        """What each tenant has in ``queue``, a page at a time in the order of their ids; system work first.
+
+        The next page is the one ``after`` the last row's ``tenant or ""``.
+        """
         ...
 
     async def position(self, id: MessageId) -> int | None:
-        """How many claimable messages stand before this one in its tenant's line, at most 10,001.
+        """How many claimable messages stand before this one in its tenant's line of its lane, at most 10,001.
 
         None when it does not wait.
         """
