@@ -134,6 +134,7 @@ class TestStreamsAlone:
         await harness.streams.sweep([QUEUE])
         await harness.streams.publish([message()])
         assert await harness.streams.owner_died((await self.one(harness)).owner) == 1
+        await harness.expect_depth(waiting=1, delayed=0, running=0)
 
     async def test_a_scripts_cache_may_be_lost(self, harness: StreamsHarness) -> None:
         await harness.store.client.script_flush()
@@ -342,6 +343,8 @@ async def test_redis_restarts(database: Database) -> None:
                 await (await harness.peer()).publish([message()])
                 while not await harness.streams.claim(QUEUE, me, 2):
                     await harness.streams.wait(QUEUE, 10)
+                await harness.streams.sweep([QUEUE])
+                await harness.expect_shares()
             group.cancel_scope.cancel()
         await store.close()
     finally:

@@ -97,7 +97,12 @@ end
 local function in_place(id, r)
   if r.state == 'w' then
     local found = redis.pcall('XRANGE', LANES[r.lane], r.entry, r.entry)
-    return not found.err and found[1] and found[1][2][2] == id
+    if found.err or not found[1] or found[1][2][2] ~= id then
+      return false
+    end
+    -- Handed out by a script that then met a key of the wrong type: nobody will read it again.
+    local given = redis.pcall('XPENDING', LANES[r.lane], GROUP, r.entry, r.entry, 1)
+    return given.err or #given == 0
   elseif r.state == 'r' then
     return call('ZSCORE', LEASES, id)
   elseif r.state == 'd' then
@@ -121,6 +126,7 @@ local function look_at_record(id, record)
       bring_back(id, r, wire)
     else
       if r.state == 'w' then
+        drop_entry(r.lane, r.entry)
         leave(r.lane, r.tenant, 1, r.cost)
       elseif r.state == 'b' and r.resource ~= '' then
         call('ZREM', BLOCKED .. r.resource, id)

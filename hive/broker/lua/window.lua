@@ -295,7 +295,13 @@ local function remove_gone()
       for at = 1, #gone[lane], 1000 do
         local last = min(at + 999, #gone[lane])
         redis.pcall('XACK', LANES[lane], GROUP, unpack(gone[lane], at, last))
-        call('XDEL', LANES[lane], unpack(gone[lane], at, last))
+        local done = redis.pcall('XDEL', LANES[lane], unpack(gone[lane], at, last))
+        if type(done) == 'table' then -- one of them is no entry's id: a foreign record named it
+          for index = at, last do
+            redis.pcall('XACK', LANES[lane], GROUP, gone[lane][index])
+            redis.pcall('XDEL', LANES[lane], gone[lane][index])
+          end
+        end
       end
       gone[lane] = {}
     end
