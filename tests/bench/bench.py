@@ -1,6 +1,7 @@
 """One benchmark run: stores up, environments made, workers started and ended; what the cases work with."""
 
 import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -11,7 +12,7 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from environments import Environments
 from stores import Stores
@@ -86,6 +87,7 @@ class Bench:
         self._runs = 0
         self._workers: list[Worker] = []
         (root / "logs").mkdir(parents=True, exist_ok=True)
+        self._lock = _alone(root / "lock")
 
     def end(self) -> None:
         """Whatever still runs."""
@@ -262,6 +264,17 @@ def wait_for(condition: Callable[[], Any], seconds: float, what: str, worker: Wo
             raise Failed(f"not within {seconds:.0f} s: {what}")
         time.sleep(0.005)
     return time.monotonic() - began
+
+
+def _alone(path: Path) -> TextIO:
+    """Wait until no other run measures here: two at once would measure each other."""
+    file = path.open("w")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        report("another run is under way; waiting for its end")
+        fcntl.flock(file, fcntl.LOCK_EX)
+    return file
 
 
 def report(text: str) -> None:
