@@ -25,7 +25,7 @@ log = structlog.get_logger(__name__)
 _CLAIM: Final = load("delivery")["claim"]
 _REJECT: Final = load("settle")["reject"]
 
-TENANTS: Final = 200  # looked at in one pass
+TENANTS: Final = 100  # looked at in one pass
 PASSES: Final = 4
 """Of one claim. A second is needed only where several tenants or one resource left slots empty: the first one
 took what levels the loads, and somebody had less to take."""
@@ -117,8 +117,8 @@ class Claims:
             owner,
             limit,
             self._lease_seconds,
-            turns.lanes.parts(limit),
-            turns.cursors,
+            *turns.lanes.parts(limit),
+            *turns.cursors,
             TENANTS,
             past_level,
         )

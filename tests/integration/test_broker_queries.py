@@ -2,10 +2,11 @@
 
 import pytest
 
-from hive.broker.ledger import SETTLE_WAITING
+from hive.broker.ledger import SETTLE_WAITING, Ledger
 from hive.broker.ledger_operations import CANCEL_LINE, CANCEL_QUEUE, CANCEL_TASK
 from hive.broker.ledger_upkeep import ABANDON_BY_LEASE, ABANDON_BY_OWNER
 from hive.broker.queries import load
+from hive.ids import QueueName, new_process_id
 from hive.store.postgres import Database
 
 FILES = ("publish", "delivery", "settle", "sweep", "operate", "retention", "views", "stream")
@@ -38,8 +39,8 @@ async def test_a_claim_reads_the_line_in_order(database: Database) -> None:
         await connection.execute("analyze hive.job")
         await connection.execute(f"prepare it as {QUERIES['delivery.claim']}")
         rows = await connection.fetch(
-            "explain execute it ('work', '00000000-0000-0000-0000-000000000001', 50, 60, '{30,15,5}',"
-            ' \'{"","",""}\', 200, false)'
+            "explain execute it ('work', '00000000-0000-0000-0000-000000000001', 50, 60, 30, 15, 5,"
+            " '', '', '', 100, false)"
         )
     plan = "\n".join(row["QUERY PLAN"] for row in rows)
     for part in ("ahead", "behind", "found"):
@@ -48,3 +49,22 @@ async def test_a_claim_reads_the_line_in_order(database: Database) -> None:
         assert "Index Scan using job_line" in lines, part
         assert "Sort" not in lines, part
     assert "Seq Scan on job" not in plan
+
+
+@pytest.mark.parametrize("waiting", [0, 20_000])
+async def test_a_claim_is_not_planned_each_time(database: Database, waiting: int) -> None:
+    ledger, owner = Ledger(database), new_process_id()
+    async with database.acquire() as connection:
+        await connection.execute(
+            "insert into hive.job (id, queue, task, args, state)"
+            " select gen_random_uuid(), 'work', 't', '{}', 'pending' from generate_series(1, $1)",
+            waiting,
+        )
+        await connection.execute("analyze hive.job")
+    for _ in range(20):
+        await ledger.claim(QueueName("work"), owner, 50)
+    async with database.acquire() as connection:
+        planned = await connection.fetchval(
+            "select custom_plans from pg_prepared_statements where statement = $1", load("delivery")["claim"]
+        )
+    assert planned <= 6

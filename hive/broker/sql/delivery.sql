@@ -1,17 +1,20 @@
 -- name: claim
 -- moves: pending -> running
--- $1 queue, $2 owner, $3 limit, $4 lease in seconds, $5 each lane's part of the limit, $6 each lane's cursor: the
--- tenant ('' for system work) that was served last, $7 how many tenants are looked at, $8 whether to go past the
--- level below. Returns a row for each one taken, or one without an id; in all of them stand `more`, whether another
--- pass may find what this one left, and `ends`, for each lane with more tenants than were looked at the last of those.
+-- $1 queue, $2 owner, $3 limit, $4 lease in seconds, $5 to $7 each lane's part of the limit, $8 to $10 each lane's
+-- cursor: the tenant ('' for system work) that was served last, $11 how many tenants are looked at, $12 whether to
+-- go past the level below. Returns a row for each one taken, or one without an id; in all of them stand `more`,
+-- whether another pass may find what this one left, and `ends`, for each lane with more tenants than were looked at
+-- the last of those. The lanes are no arrays: Postgres would guess how many there are, think its generic plan the
+-- dearer one, and plan anew each time, which takes twice as long as the claim itself.
 --
 -- Tenants are walked in a ring from the cursor by the line's index, one probe each, so that what waits behind
 -- them costs nothing. Where there are several, what each may take is what levels their loads (cost in flight by
 -- weight), and of what was found the least loaded is taken first. A window function over all that waits would
 -- be exact as well, and took 75 times as long with a million rows.
 with recursive lanes(lane, part, cursor) as (
-    select ordinality::smallint - 1, part, cursor
-    from unnest($5::integer[], $6::text[]) with ordinality as lanes(part, cursor, ordinality)
+    select lane, part, cursor
+    from (values (0::smallint, $5::integer, $8::text), (1::smallint, $6::integer, $9::text),
+        (2::smallint, $7::integer, $10::text)) as lanes(lane, part, cursor)
     where not exists (select from hive.paused_queue as paused where paused.queue = $1)
 ), ahead(lane, step, line, cost) as (
     select lane, 0, cursor, 0 from lanes
@@ -24,7 +27,7 @@ with recursive lanes(lane, part, cursor) as (
         order by coalesce(job.tenant, ''), job.run_at, job.id
         limit 1
     ) as next
-    where ahead.step < $7::integer
+    where ahead.step < $11::integer
 ), behind(lane, step, line, cost, cursor) as (
     select lanes.lane, 1, next.line, next.cost, lanes.cursor
     from lanes cross join lateral (
@@ -34,7 +37,7 @@ with recursive lanes(lane, part, cursor) as (
         order by coalesce(job.tenant, ''), job.run_at, job.id
         limit 1
     ) as next
-    where (select count(*) from ahead where ahead.lane = lanes.lane) <= $7::integer
+    where (select count(*) from ahead where ahead.lane = lanes.lane) <= $11::integer
     union all
     select behind.lane, behind.step + 1, next.line, next.cost, behind.cursor
     from behind cross join lateral (
@@ -44,16 +47,16 @@ with recursive lanes(lane, part, cursor) as (
         order by coalesce(job.tenant, ''), job.run_at, job.id
         limit 1
     ) as next
-    where behind.step < $7::integer
+    where behind.step < $11::integer
 ), others as materialized (
     select lane, line, cost, step as place from ahead where step > 0
     union all
-    select lane, line, cost, $7 + step from behind
+    select lane, line, cost, $11 + step from behind
 ), ring as materialized (
     select lane, line, cost, place from others
     union all
     -- Who was served last is asked last; alone, without being looked at first.
-    select lanes.lane, lanes.cursor, coalesce(head.cost, 1), 2 * $7 + 1
+    select lanes.lane, lanes.cursor, coalesce(head.cost, 1), 2 * $11 + 1
     from lanes left join lateral (
         select job.cost from hive.job as job
         where job.queue = $1 and job.state = 'pending' and job.lane = lanes.lane
@@ -81,7 +84,7 @@ with recursive lanes(lane, part, cursor) as (
     select weighed.lane, weighed.line, weighed.place, weighed.load, weighed.weight,
         case
             when shared.are_few then $3
-            when $8::boolean then least($3, shared.at_most)
+            when $12::boolean then least($3, shared.at_most)
             else least($3, ceil((level.load_by_weight * weighed.weight - weighed.load) / weighed.cost))::integer
         end as most
     from weighed join level using (lane) cross join shared
@@ -139,9 +142,9 @@ with recursive lanes(lane, part, cursor) as (
             select count(*) from found where found.lane = allowed.lane and found.line = allowed.line
         )
     ) or (select count(*) from free) < (select count(*) from found)
-        or exists (select from ahead where step >= $7) or exists (select from behind where step >= $7) as more,
-    case when exists (select from ahead where step >= $7) then array(
-        select (select line from ahead where ahead.lane = lanes.lane and step >= $7) from lanes order by lane
+        or exists (select from ahead where step >= $11) or exists (select from behind where step >= $11) as more,
+    case when exists (select from ahead where step >= $11) then array(
+        select (select line from ahead where ahead.lane = lanes.lane and step >= $11) from lanes order by lane
     ) end as ends
 )
 select claimed.*, rest.more, rest.ends from rest left join claimed on true order by claimed.lane, claimed.rank;
