@@ -10,7 +10,7 @@ from uuid import UUID
 from hive.broker.ledger_rows import printable
 from hive.broker.port import Delivery, Lane, Message, Settlement
 from hive.broker.stream_keys import QueueKeys, dedup_key, keys_of, resource_key
-from hive.broker.stream_scripts import Argument
+from hive.broker.stream_link import Argument
 from hive.broker.wire import Unparsable, decode, plain_fields
 from hive.ids import MessageId, ProcessId, QueueName
 from hive.outcomes import Cancelled, Completed, ErrorRecord, Failed, Released, Retrying

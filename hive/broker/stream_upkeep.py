@@ -9,7 +9,8 @@ from hive.broker.graveyard import SQL, Graveyard, message_of
 from hive.broker.port import DeadLetter, Message, Swept
 from hive.broker.stream_arguments import message_id, milliseconds, parts, publish_arguments
 from hive.broker.stream_keys import QUEUES, QueueKeys, dedup_key, keys_of
-from hive.broker.stream_scripts import Argument, StreamScripts
+from hive.broker.stream_link import Argument
+from hive.broker.stream_scripts import StreamScripts
 from hive.broker.wire import encode
 from hive.errors import Conflict, StoreDown
 from hive.ids import MessageId, ProcessId, QueueName, TenantId

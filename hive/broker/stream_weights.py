@@ -8,7 +8,8 @@ import structlog
 
 from hive.broker.graveyard import SQL
 from hive.broker.stream_keys import keys_of
-from hive.broker.stream_scripts import Argument, StreamScripts
+from hive.broker.stream_link import Argument
+from hive.broker.stream_scripts import StreamScripts
 from hive.errors import StoreDown
 from hive.ids import QueueName
 from hive.store.postgres import Database

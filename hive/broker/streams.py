@@ -28,8 +28,8 @@ from hive.broker.stream_arguments import (
     settle_arguments,
 )
 from hive.broker.stream_keys import QueueKeys, keys_of
+from hive.broker.stream_link import Argument
 from hive.broker.stream_operations import StreamOperations
-from hive.broker.stream_scripts import Argument
 from hive.broker.stream_wakeups import StreamWakeups
 from hive.broker.stream_weights import StreamWeights
 from hive.broker.wire import encode
