@@ -16,7 +16,8 @@ from pydantic import BaseModel, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from hive.errors import ConfigurationError
-from hive.settings import Settings, default_pools, default_schedules
+from hive.settings import Settings
+from hive.topology import default_pools, default_schedules
 
 PREFIX = "HIVE_"
 # Named by the environment for the command line, not settings of their own.

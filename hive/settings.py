@@ -5,20 +5,13 @@ Read from ``config.toml``, then overridden by the environment (``HIVE_SECTION__K
 """
 
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import Field, SecretStr, model_validator
 
 from hive.addresses import HttpAddress, PostgresAddress, RedisAddress
-
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1)]
-
-
-class Section(BaseModel):
-    """A table of config.toml: frozen, unknown keys refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+from hive.section import Count, Positive, Section
+from hive.topology import Pool, default_pools, default_schedules
 
 
 class Process(Section):
@@ -234,15 +227,6 @@ class Beat(Section):
     )
 
 
-class Pool(Section):
-    """A bounded number of slots shared by the task groups of its queues."""
-
-    slots: int = Field(ge=0, description="Handlers at once; 0 switches the pool off.")
-    prefetch: int = Field(default=1, ge=0, description="Messages claimed beyond the free slots.")
-    ledger: tuple[str, ...] = Field(default=(), description="Its queues in Postgres.")
-    stream: tuple[str, ...] = Field(default=(), description="Its queues in Redis.")
-
-
 class Fetch(Section):
     """Children that run connectors and parsers, one attempt each."""
 
@@ -339,39 +323,6 @@ class Secrets(Section):
         default=SecretStr(""),
         description="32 bytes, base64; without it a key file is made in the state folder.",
     )
-
-
-def default_pools() -> dict[str, Pool]:
-    """The pools hive ships with: DESIGN's table, one entry per row."""
-    return {
-        "primary": Pool(slots=4, prefetch=1, stream=("coordination",)),
-        "light": Pool(
-            slots=24,
-            prefetch=8,
-            ledger=("connector_deletion", "subscriptions"),
-            stream=("metadata_sync", "permissions_upsert", "checkpoint_cleanup", "attempt_cleanup"),
-        ),
-        "heavy": Pool(
-            slots=4,
-            ledger=("connector_pruning", "permission_sync", "group_sync", "hierarchy_fetch", "export"),
-        ),
-        "fetching": Pool(slots=2, ledger=("connector_fetching",)),
-        "processing": Pool(slots=6, ledger=("document_processing",)),
-        "user_files": Pool(slots=2, ledger=("user_file_processing", "user_file_sync", "user_file_delete")),
-        "scheduled": Pool(slots=4, ledger=("scheduled_tasks",)),
-        "monitoring": Pool(slots=1, stream=("monitoring",)),
-    }
-
-
-def default_schedules() -> dict[str, float]:
-    """Seconds between two ticks of each periodic task. 0 switches one off."""
-    return {
-        "check_for_indexing": 15,
-        "check_for_attempt_cleanup": 1800,
-        "monitor_processes": 300,
-        "monitor_queues": 10,
-        "heartbeat": 60,
-    }
 
 
 class Settings(Section):

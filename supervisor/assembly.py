@@ -21,8 +21,6 @@ from hive.ingest.index.search import Search
 from hive.ingest.pairs import Pairs
 from hive.ingest.services import IngestServices
 from hive.locks.port import LeaderLease
-from hive.locks.postgres import PostgresLease
-from hive.locks.redis import RedisLease
 from hive.settings import Monitoring, Settings
 from hive.store.heartbeat import Heartbeat, PostgresHeartbeat, RedisHeartbeat
 from hive.store.sealing import Sealer
@@ -36,6 +34,7 @@ from probes.liveness import ProbeFiles
 from probes.loop import LoopMonitor
 from probes.metrics import Metrics
 from supervisor.beat import Beat, schedules_of
+from supervisor.carriers import carriers
 from supervisor.gauges import add_gauges
 from supervisor.give_ups import GiveUps
 from supervisor.http.application import build
@@ -44,6 +43,7 @@ from supervisor.http.roots import FileRoots
 from supervisor.http.server import HttpServer
 from supervisor.instance import Instance
 from supervisor.leader import Leadership
+from supervisor.leases import open_lease
 from supervisor.model_service import ModelServer, require_model
 from supervisor.record import ProcessRecord
 from supervisor.service import Service
@@ -136,18 +136,6 @@ class Assembly:
 def pool_service(name: str) -> str:
     """What the service of pool ``name`` is called."""
     return f"pool.{name}"
-
-
-def carriers(
-    settings: Settings, ledger: Ledger, streams: Streams | None
-) -> dict[str, tuple[Broker, list[QueueName]]]:
-    """Each carrier with its queues. Without Redis the ledger carries them all; pools of 0 slots count too,
-    since another process may serve their queues."""
-    on_ledger = [QueueName(queue) for pool in settings.pools.values() for queue in pool.ledger]
-    on_stream = [QueueName(queue) for pool in settings.pools.values() for queue in pool.stream]
-    if streams is None:
-        return {"ledger": (ledger, [*on_ledger, *on_stream])}
-    return {"ledger": (ledger, on_ledger), "stream": (streams, on_stream)}
 
 
 async def assemble(
@@ -253,7 +241,7 @@ async def assemble(
         if pool.slots > 0
     }
 
-    lease: LeaderLease = await _lease(settings, stores, instance=instance, process=process)
+    lease: LeaderLease = await open_lease(settings, stores, instance=instance, process=process)
     leadership = Leadership(lease, settings.leases, clock=clock, events=events)
 
     async def active_tenants() -> list[TenantId]:
@@ -350,28 +338,6 @@ async def assemble(
         ),
         roots=roots,
         http=HttpServer(build(backend, clock=clock), settings.http, state),
-    )
-
-
-async def _lease(
-    settings: Settings, stores: Stores, *, instance: Instance, process: ProcessId
-) -> LeaderLease:
-    ttl_seconds = settings.leases.leader_seconds
-    if stores.redis is not None:
-        return await RedisLease.open(
-            stores.redis_url,
-            settings.redis,
-            stores.database,
-            instance=instance.id,
-            process=process,
-            ttl_seconds=ttl_seconds,
-        )
-    return await PostgresLease.open(
-        stores.database.dsn,
-        settings.postgres,
-        instance=instance.id,
-        process=process,
-        ttl_seconds=ttl_seconds,
     )
 
 
