@@ -41,6 +41,18 @@ NAMES: Final = (
     "position",
     "heal",
 )
+_LIGHT: Final = ("record",)
+_HANDING: Final = ("record", "window", "hand")
+# What is put before each script; making functions that it does not need would cost more than some scripts do.
+_BEFORE: Final = {
+    "publish": _HANDING,
+    "claim": _HANDING,
+    **dict.fromkeys(
+        ("fence", "renew", "started", "progress", "flagged", "bury", "holders", "announce", "pause", "weigh"),
+        _LIGHT,
+    ),
+    **dict.fromkeys(("kinds", "backlog", "position", "heal"), _LIGHT),
+}
 _WRONG_TYPE: Final = "WRONGTYPE"
 
 
@@ -50,7 +62,8 @@ class _Script:
     def __init__(self, name: str) -> None:
         folder = files("hive.broker") / "lua"
         self.source = "\n".join(
-            (folder / f"{part}.lua").read_text("utf-8") for part in ("record", "window", name)
+            (folder / f"{part}.lua").read_text("utf-8")
+            for part in (*_BEFORE.get(name, ("record", "window")), name)
         ).encode()
         self.digest = sha1(self.source, usedforsecurity=False).hexdigest()
 

@@ -1,10 +1,13 @@
 """How a process learns that a stream queue has something to claim: one blocking reader for all its queues.
 
-Each queue has a *wake* stream of one entry that changes when the queue stops being empty. A reader sees every
+Each queue has a short *wake* stream that gets an entry when there is something for those who found nothing.
+To one of them a lone message may be given with it; the others pass over that entry. A reader sees every
 change after the one it saw last, so that none is lost between two reads and every process is woken.
 (A list to pop from was considered: its token goes to one process, which may have no free slot.)
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import anyio
@@ -14,7 +17,7 @@ from hive.backoff import Backoff
 from hive.broker.stream_keys import keys_of
 from hive.broker.wakeups import Wakeups
 from hive.errors import StoreDown
-from hive.ids import QueueName
+from hive.ids import ProcessId, QueueName
 from hive.store.redis import RedisStore
 
 log = structlog.get_logger(__name__)
@@ -22,6 +25,15 @@ log = structlog.get_logger(__name__)
 SLOW_POLL_SECONDS: Final = 2.0
 FAST_POLL_SECONDS: Final = 0.25
 BLOCK_MILLISECONDS: Final = 1_900
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Push:
+    """A message that came with a wake-up: already claimed for us. ``read_at`` is the loop's time."""
+
+    id: bytes
+    record: bytes
+    read_at: float
 
 
 class StreamWakeups(Wakeups):
@@ -33,6 +45,9 @@ class StreamWakeups(Wakeups):
         self._seen: dict[str, bytes] = {}
         self._reading = False
         self._due: dict[QueueName, float] = {}
+        self._read_now: frozenset[QueueName] = frozenset()
+        self._pushed: dict[tuple[QueueName, bytes], list[Push]] = {}
+        self._owners: set[bytes] = set()
         self.outages = 0
 
     @property
@@ -45,6 +60,21 @@ class StreamWakeups(Wakeups):
         poll = SLOW_POLL_SECONDS if self._reading else FAST_POLL_SECONDS
         due = self._due.pop(queue, poll)
         await super().wait(queue, min(timeout_seconds, poll, due))
+
+    def reads(self, queue: QueueName, owner: ProcessId) -> bool:
+        """Whether a message that is pushed to ``owner`` would be read at once."""
+        self._owners.add(owner.bytes)
+        return self._reading and queue in self._read_now
+
+    def take_pushed(self, queue: QueueName, owner: ProcessId) -> list[Push]:
+        """What was pushed to ``owner``; it is handed over."""
+        return self._pushed.pop((queue, owner.bytes), [])
+
+    def all_pushed(self) -> list[tuple[QueueName, bytes, Push]]:
+        """What was pushed and not taken, at the end; it is handed over."""
+        left = [(queue, owner, each) for (queue, owner), mine in self._pushed.items() for each in mine]
+        self._pushed.clear()
+        return left
 
     def due_in(self, queue: QueueName, milliseconds: int) -> None:
         """Let the next wait for ``queue`` end when its next delayed message is due; -1 if there is none."""
@@ -79,6 +109,7 @@ class StreamWakeups(Wakeups):
 
     async def _read(self, client: Any, queues: frozenset[QueueName]) -> None:
         wakes = {keys_of(each).wake: each for each in queues}
+        self._read_now = queues
         while True:
             with self._store.translating("waiting for messages"):
                 places = {key: self._seen.get(key, b"0-0") for key in wakes}
@@ -87,4 +118,17 @@ class StreamWakeups(Wakeups):
             for key, entries in (answer or {}).items():
                 name = key.decode()
                 self._seen[name] = entries[-1][0]
-                self.wake(wakes[name])
+                noted = [self._note(wakes[name], fields) for _, fields in entries]
+                if True in noted:
+                    self.wake(wakes[name])
+
+    def _note(self, queue: QueueName, fields: Mapping[bytes, bytes]) -> bool:
+        """Keep what was pushed to us; returns whether somebody here may find something."""
+        owner = fields.get(b"o")
+        if owner is None:
+            return True
+        if owner not in self._owners or b"i" not in fields or b"r" not in fields:
+            return False
+        push = Push(id=fields[b"i"], record=fields[b"r"], read_at=anyio.current_time())
+        self._pushed.setdefault((queue, owner), []).append(push)
+        return True

@@ -8,7 +8,9 @@ numbers from blocks that Postgres reserves: they rise even across a wiped Redis.
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Final
+from contextlib import suppress
+from typing import Any, Final
+from uuid import UUID
 
 import anyio
 import structlog
@@ -30,13 +32,13 @@ from hive.broker.stream_arguments import (
 from hive.broker.stream_keys import QueueKeys, keys_of
 from hive.broker.stream_link import Argument
 from hive.broker.stream_operations import StreamOperations
-from hive.broker.stream_wakeups import StreamWakeups
+from hive.broker.stream_wakeups import Push, StreamWakeups
 from hive.broker.stream_weights import StreamWeights
 from hive.broker.wire import encode
 from hive.errors import QueueFull, StoreDown
 from hive.events import Events
 from hive.ids import MessageId, ProcessId, QueueName
-from hive.outcomes import Completed
+from hive.outcomes import Completed, Released
 from hive.settings import Crashes
 from hive.store.connection import Connection
 from hive.store.postgres import Database
@@ -46,6 +48,8 @@ log = structlog.get_logger(__name__)
 
 FENCES_PER_BLOCK: Final = 1_000_000
 CLAIMED_PER_CALL: Final = 1_000
+PUSH_MILLISECONDS: Final = 2_000  # a process that waits asks again by then
+FRESH_SECONDS: Final = 0.5
 VERDICTS: Final = {
     ord(letter): verdict
     for letter, verdict in (
@@ -87,10 +91,13 @@ class Streams(StreamOperations):
 
     async def run(self) -> None:
         """Read wake-ups and relay the outbox until cancelled. Without it, ``wait`` polls."""
-        async with anyio.create_task_group() as group:
-            group.start_soon(self._wakeups.run)
-            group.start_soon(self._outbox.run)
-            group.start_soon(self._weights.run)
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._wakeups.run)
+                group.start_soon(self._outbox.run)
+                group.start_soon(self._weights.run)
+        finally:
+            await self._hand_back_pushed()
 
     @property
     def listening(self) -> bool:
@@ -151,13 +158,16 @@ class Streams(StreamOperations):
         if limit <= 0:
             return []
         keys = keys_of(queue)
+        if pushed := self._wakeups.take_pushed(queue, owner):
+            return await self._pushed(keys, owner, pushed)
         await self._know(queue)
         try:
             # After an outage Redis may have come back a second younger: its counter would repeat itself.
             if self._fenced.setdefault(queue, self.outages) != self.outages:
                 await self._reserve_fences(keys)
             limit = min(limit, CLAIMED_PER_CALL)
-            arguments = (owner.bytes, owner.hex, limit, milliseconds(self.lease_seconds))
+            patience = PUSH_MILLISECONDS if self._wakeups.reads(queue, owner) else 0
+            arguments = (owner.bytes, owner.hex, limit, milliseconds(self.lease_seconds), patience)
             answer = await self._scripts.claim(keys, arguments)
             while answer[0] == 0:
                 await self._reserve_fences(keys)
@@ -170,6 +180,29 @@ class Streams(StreamOperations):
         if unreadable or answer[1]:
             await self._give_up(keys, unreadable)
         return deliveries
+
+    async def _pushed(self, keys: QueueKeys, owner: ProcessId, pushed: Sequence[Push]) -> list[Delivery]:
+        """The messages that came with a wake-up. Their leases began then: an older one is renewed first."""
+        answer: list[Any] = [1, 0, -1]
+        for each in pushed:
+            answer += (each.id, each.record)
+        deliveries, unreadable = deliveries_of(answer, keys.queue, owner)
+        if unreadable:
+            await self._give_up(keys, unreadable)
+        if anyio.current_time() - min(each.read_at for each in pushed) > FRESH_SECONDS:
+            lost = await self.renew(deliveries)
+            deliveries = [each for each in deliveries if each not in lost]
+        return deliveries
+
+    async def _hand_back_pushed(self) -> None:
+        """Hand back what was pushed here and will not be run. While Redis is away it stays leased."""
+        back: list[Delivery] = []
+        for queue, owner, each in self._wakeups.all_pushed():
+            found, _ = deliveries_of([1, 0, -1, each.id, each.record], queue, ProcessId(UUID(bytes=owner)))
+            back += found
+        if back:
+            with anyio.move_on_after(2, shield=True), suppress(StoreDown):
+                await self.settle([Settlement(delivery=each, outcome=Released()) for each in back])
 
     async def _refuse_full(self, positions: Mapping[QueueName, Sequence[int]]) -> bool:
         """Raise QueueFull before any of several queues has taken something; a duplicate counts as well."""

@@ -2,10 +2,6 @@
 
 import asyncio
 import os
-import shutil
-import signal
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -18,11 +14,9 @@ from carriers import StreamsHarness
 from hive.broker.port import Delivery, Lane, Settlement, Verdict
 from hive.broker.stream_keys import GROUP, keys_of
 from hive.broker.wire import encode
-from hive.embedded import EmbeddedValkey
-from hive.errors import StoreDown
 from hive.ids import TenantId, new_process_id
 from hive.outcomes import Completed, ErrorKind, ErrorRecord, Failed, Released, Retrying
-from hive.settings import Embedded, Postgres, Redis
+from hive.settings import Postgres, Redis
 from hive.store.postgres import Database
 from hive.store.redis import RedisStore
 from hive.testing.broker_contract import BrokerContract
@@ -269,87 +263,6 @@ class TestStreamsAlone:
             sent.append(more)
         assert sum(sent) == 900
         await harness.expect_depth(waiting=900, delayed=0, running=0)
-
-    async def test_another_process_is_woken_at_once(self, harness: StreamsHarness) -> None:
-        peer = await harness.peer()
-        clock = asyncio.get_running_loop().time
-        async with anyio.create_task_group() as group:
-            group.start_soon(harness.streams.run)
-            with anyio.fail_after(30):
-                while not harness.streams.listening:
-                    await harness.streams.wait(QUEUE, 0.05)
-                # Now the poll is two seconds away: only a wake-up is faster.
-                for _ in range(5):
-                    assert await harness.streams.claim(QUEUE, self.me, 1) == []
-                    await harness.streams.wait(QUEUE, 0.05)
-                    await peer.publish([message()])
-                    started = clock()
-                    await harness.streams.wait(QUEUE, 10)
-                    assert clock() - started < 1
-                    for each in await harness.streams.claim(QUEUE, self.me, 1):
-                        await harness.streams.settle([Settlement(delivery=each, outcome=Completed())])
-            group.cancel_scope.cancel()
-
-    async def test_a_killed_connection_is_made_again(self, harness: StreamsHarness) -> None:
-        peer = await harness.peer()
-        async with anyio.create_task_group() as group:
-            group.start_soon(harness.streams.run)
-            with anyio.fail_after(30):
-                await harness.streams.wait(QUEUE, 0.5)
-                for _ in range(3):
-                    await harness.store.client.client_kill_filter(_type="normal", skipme=True)
-                    await peer.publish([message()])
-                    while not await harness.streams.claim(QUEUE, self.me, 1):
-                        await harness.streams.wait(QUEUE, 10)
-            group.cancel_scope.cancel()
-
-
-async def test_redis_restarts(database: Database) -> None:
-    """Killed and started again: what was published waits, a wake-up works again, fences still rise."""
-    folder = Path(tempfile.mkdtemp(prefix="hive-restart-"))
-    folder.chmod(0o711)
-    server = EmbeddedValkey(folder, Embedded())
-    me = new_process_id()
-    try:
-        store = await RedisStore.open(await server.start(), Redis())
-        harness = StreamsHarness(store, database)
-        async with anyio.create_task_group() as group:
-            group.start_soon(harness.streams.run)
-            with anyio.fail_after(60):
-                while not harness.streams.listening:
-                    await harness.streams.wait(QUEUE, 0.05)
-                await harness.streams.publish([message(), message()])
-                # Waits for the server to have written its log, which it does once a second.
-                while (await store.client.info("persistence"))["aof_buffer_length"]:
-                    await anyio.sleep(0.05)
-                (before,) = await harness.streams.claim(QUEUE, me, 1)
-                assert server.pid is not None
-                os.kill(server.pid, signal.SIGKILL)
-                while server.pid is not None:
-                    await anyio.sleep(0.01)
-                with pytest.raises(StoreDown):
-                    await harness.streams.claim(QUEUE, me, 1)
-                with pytest.raises(StoreDown):
-                    await harness.streams.publish([message()])
-                await server.stop()
-                await server.start()
-                got: list[Delivery] = []
-                while not got:
-                    got = await harness.streams.claim(QUEUE, me, 2)
-                    await harness.streams.wait(QUEUE, 0.05)
-                assert all(each.fence > before.fence for each in got)
-                while not harness.streams.listening:
-                    await harness.streams.wait(QUEUE, 0.05)
-                await (await harness.peer()).publish([message()])
-                while not await harness.streams.claim(QUEUE, me, 2):
-                    await harness.streams.wait(QUEUE, 10)
-                await harness.streams.sweep([QUEUE])
-                await harness.expect_shares()
-            group.cancel_scope.cancel()
-        await store.close()
-    finally:
-        await server.stop()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def test_the_machine_finds_nothing(valkey_url: str, postgres_dsn: str) -> None:

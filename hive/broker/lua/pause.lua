@@ -6,5 +6,5 @@ if ARGV[1] == '1' then
   call('HSET', STATE, 'paused', 1)
 else
   call('HDEL', STATE, 'paused')
-  call('XADD', WAKE, 'MAXLEN', 1, '*', 'w', 1)
+  call('XADD', WAKE, 'MAXLEN', 256, '*', 'w', 1)
 end

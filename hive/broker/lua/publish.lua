@@ -5,7 +5,8 @@
 --         its key runs (rerun, drop, or `refuse`: change nothing and name its holder), record
 -- RETURNS for each message: '' when accepted, or the id that holds its key; or the number that waits if there would be
 --         too many, and nothing is changed
-local now = now_ms()
+local time = now_ms()
+now = time
 local ids = {}
 for at = 4, #ARGV, 5 do
   ids[#ids + 1] = ARGV[at]
@@ -132,7 +133,30 @@ for kind, of_kind in pairs(kinds) do
   in_parts('SADD', KIND .. kind, of_kind)
 end
 in_parts('ZADD', KINDS, members)
-if came and ARGV[1] == '1' then
+-- To one that found nothing a moment ago a lone message is given at once, with the wake-up: it need not ask again.
+local function push()
+  if #ids ~= 1 or #ARGV[8] > 8192 then
+    return false
+  end
+  local waiter, paused = unpack(call('HMGET', STATE, 'waiter', 'paused'))
+  if not waiter or #waiter ~= 32 or paused then
+    return false
+  end
+  local ends, lease = unpack_bytes('>I8I8', waiter, 17)
+  call('HDEL', STATE, 'waiter')
+  if ends < now then
+    return false
+  end
+  local to = sub(waiter, 1, 16)
+  local name = string.gsub(to, '.', function(each) return string.format('%02x', byte(each)) end)
+  local given = hand_out(to, name, 1, lease, now)
+  if not given or taken == 0 then
+    return false
+  end
+  call('XADD', WAKE, 'MAXLEN', 256, '*', 'o', to, 'i', given[4], 'r', given[5])
+  return true
+end
+if came and ARGV[1] == '1' and is.asleep ~= 0 and not push() then
   wake()
 end
 close()

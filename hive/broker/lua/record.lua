@@ -1,4 +1,5 @@
--- What all scripts of a stream queue share; it is put before each of them, and after it window.lua.
+-- What all scripts of a stream queue share; it is put before each of them, and after it window.lua. Of those that hand
+-- messages out, hand.lua is the third.
 --
 -- A message goes through these places. Only in the window does it hold a part of its tenant's share:
 --
@@ -12,8 +13,10 @@
 --      7    later        sorted set: id -> when it is due (ms)
 --      8    leases       sorted set: id -> when its lease ends (ms); exactly what runs
 --      9    dead         stream: what was given up and waits to be written to Postgres
---      10   wake         stream of one entry: changes when there is something to claim for those who found nothing
---      11   state        hash: see `open`; `next` and `limit`: the block of fences; `expired`, `audit`
+--      10   wake         stream, short: an entry {w} when there is something to claim for those who found nothing, or
+--                        {o = owner, i = id, r = record} when it was given to one of them
+--      11   state        hash: see `open`; `next` and `limit`: the block of fences; `paused`, `waiter`,
+--                        `expired`, `audit`, `recount`
 --      12   record       hash: id -> record, see below
 --      13   keys         hash: dedup key -> the id of its one live holder
 --      14   standing     hash: lane and tenant -> the cost of what stands in the window

@@ -148,7 +148,7 @@ end
 -- Wakes those who found nothing. Whoever found something claims again by himself.
 local function wake()
   if is.asleep ~= 0 then
-    call('XADD', WAKE, 'MAXLEN', 1, '*', 'w', 1)
+    call('XADD', WAKE, 'MAXLEN', 256, '*', 'w', 1)
     is.asleep = 0
   end
 end
