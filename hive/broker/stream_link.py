@@ -5,6 +5,7 @@ an idle server; and its own packing, in Python, takes a third of a big publish's
 """
 
 import asyncio
+from dataclasses import dataclass
 from typing import Any, Final
 
 import hiredis
@@ -15,15 +16,26 @@ from hive.store.redis import RedisStore
 
 Argument = bytes | str | int
 
-KEPT: Final = 4  # of the pool's connections; more calls at once borrow and give back
+KEPT: Final = 3  # of the pool's connections; more calls at once borrow and give back
+IDLE_SECONDS: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A connection in hand; its own deadline while it was the pool's; when it was last used, on the loop."""
+
+    connection: Any
+    seconds: float | None
+    used_at: float
 
 
 class StreamLink:
-    """Sends commands that may be repeated. What is kept is closed with the store."""
+    """Sends commands that may be repeated. ``run`` gives back what is kept, or the store closes it."""
 
     def __init__(self, store: RedisStore) -> None:
         self._store = store
-        self._kept: list[tuple[Any, float | None]] = []
+        self._kept: list[_Kept] = []
+        self._holds = asyncio.Event()
 
     async def call(self, command: tuple[Argument, ...]) -> Any:
         """The answer to ``command``, within the store's deadline.
@@ -33,8 +45,9 @@ class StreamLink:
         """
         packed = hiredis.pack_command(command)  # pyright: ignore[reportArgumentType]
         if self._kept:
+            kept = self._kept.pop()
             try:
-                return await self._ask(*self._kept.pop(), packed)
+                return await self._ask(kept.connection, kept.seconds, packed)
             except Disconnected:
                 pass
         connection: Any = await self._store.client.connection_pool.get_connection()
@@ -55,9 +68,34 @@ class StreamLink:
             raise
         finally:
             if usable and len(self._kept) < KEPT:
-                self._kept.append((connection, seconds))
+                self._kept.append(_Kept(connection, seconds, asyncio.get_running_loop().time()))
+                self._holds.set()
             else:
                 if not usable:
                     await connection.disconnect(nowait=True)
-                connection.socket_timeout = seconds
-                await self._store.client.connection_pool.release(connection)
+                await self._release(connection, seconds)
+
+    async def run_once(self) -> None:
+        """Give back what was not used for a while."""
+        idle = asyncio.get_running_loop().time() - IDLE_SECONDS
+        for kept in [each for each in self._kept if each.used_at <= idle]:
+            self._kept.remove(kept)
+            await self._release(kept.connection, kept.seconds)
+
+    async def run(self) -> None:
+        """Give back what is not used, until cancelled; then everything."""
+        try:
+            while True:
+                self._holds.clear()
+                if not self._kept:
+                    await self._holds.wait()
+                await asyncio.sleep(IDLE_SECONDS)
+                await self.run_once()
+        finally:
+            while self._kept:
+                kept = self._kept.pop()
+                await self._release(kept.connection, kept.seconds)
+
+    async def _release(self, connection: Any, seconds: float | None) -> None:
+        connection.socket_timeout = seconds
+        await self._store.client.connection_pool.release(connection)

@@ -73,7 +73,7 @@ class StreamScripts:
 
     def __init__(self, store: RedisStore) -> None:
         self._store = store
-        self._link = StreamLink(store)
+        self.link = StreamLink(store)
         self._scripts = {name: _Script(name) for name in NAMES}
 
     async def _run(self, name: str, keys: QueueKeys, arguments: Sequence[Argument]) -> Any:
@@ -91,9 +91,9 @@ class StreamScripts:
         given = (len(keys.scripts), *keys.scripts, *arguments)
         with self._store.translating(f"running {name} on {keys.queue}"):
             try:
-                return await self._link.call(("EVALSHA", script.digest, *given))
+                return await self.link.call(("EVALSHA", script.digest, *given))
             except NoScriptError:
-                return await self._link.call(("EVAL", script.source, *given))
+                return await self.link.call(("EVAL", script.source, *given))
 
     async def _heal(self, keys: QueueKeys) -> None:
         """Give up keys that hold something else than they should: rare enough for a walk over all names."""

@@ -96,6 +96,7 @@ class Streams(StreamOperations):
                 group.start_soon(self._wakeups.run)
                 group.start_soon(self._outbox.run)
                 group.start_soon(self._weights.run)
+                group.start_soon(self._scripts.link.run)
         finally:
             await self._hand_back_pushed()
 
