@@ -98,8 +98,9 @@ How to read it:
 
 - **Ratios, not numbers.** Absolute figures move with the machine and with what else runs on it. A number
   before `×` is hive's figure divided by the best peer's of the same run.
-- Figures are medians of three rounds, with the lowest and the highest in brackets. Each round runs every
-  system once.
+- Figures with brackets are medians of three rounds, with the lowest and the highest; each round runs every
+  system once. Figures without were measured once: peers that were killed or have a neighbour (each takes a
+  minute of waiting), round trips, beat.
 - One worker process each. Systems with threads get 24 of them for empty tasks (more make them slower) and 100
   where tasks sleep; the others run 100 tasks at once. hive runs on the standard event loop, with 100 slots
   and 400 prefetched.
