@@ -22,10 +22,9 @@ IDLE_SECONDS: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """A connection in hand; its own deadline while it was the pool's; when it was last used, on the loop."""
+    """A connection in hand, and when it was last used, on the loop."""
 
     connection: Any
-    seconds: float | None
     used_at: float
 
 
@@ -44,23 +43,20 @@ class StreamLink:
         Cancelling the call closes its connection, so that nobody reads an answer that is not his.
         """
         packed = hiredis.pack_command(command)  # pyright: ignore[reportArgumentType]
-        if self._kept:
-            kept = self._kept.pop()
-            try:
-                return await self._ask(kept.connection, kept.seconds, packed)
-            except Disconnected:
-                pass
-        connection: Any = await self._store.client.connection_pool.get_connection()
-        return await self._ask(connection, connection.socket_timeout, packed)
+        async with asyncio.timeout(self._store.call_seconds):
+            if self._kept:
+                try:
+                    return await self._ask(self._kept.pop().connection, packed)
+                except Disconnected:
+                    pass
+            connection: Any = await self._store.client.connection_pool.get_connection()
+            return await self._ask(connection, packed)
 
-    async def _ask(self, connection: Any, seconds: float | None, packed: bytes) -> Any:
-        # Its own deadline makes a task for each write; one around both does not.
-        connection.socket_timeout = None
+    async def _ask(self, connection: Any, packed: bytes) -> Any:
         usable = False
         try:
-            async with asyncio.timeout(seconds):
-                await connection.send_packed_command(packed, check_health=False)
-                answer = await connection.read_response()
+            await connection.send_packed_command(packed, check_health=False)
+            answer = await connection.read_response()
             usable = True
             return answer
         except ResponseError:
@@ -68,19 +64,19 @@ class StreamLink:
             raise
         finally:
             if usable and len(self._kept) < KEPT:
-                self._kept.append(_Kept(connection, seconds, asyncio.get_running_loop().time()))
+                self._kept.append(_Kept(connection, asyncio.get_running_loop().time()))
                 self._holds.set()
             else:
                 if not usable:
                     await connection.disconnect(nowait=True)
-                await self._release(connection, seconds)
+                await self._release(connection)
 
     async def run_once(self) -> None:
         """Give back what was not used for a while."""
         idle = asyncio.get_running_loop().time() - IDLE_SECONDS
         for kept in [each for each in self._kept if each.used_at <= idle]:
             self._kept.remove(kept)
-            await self._release(kept.connection, kept.seconds)
+            await self._release(kept.connection)
 
     async def run(self) -> None:
         """Give back what is not used, until cancelled; then everything."""
@@ -94,8 +90,7 @@ class StreamLink:
         finally:
             while self._kept:
                 kept = self._kept.pop()
-                await self._release(kept.connection, kept.seconds)
+                await self._release(kept.connection)
 
-    async def _release(self, connection: Any, seconds: float | None) -> None:
-        connection.socket_timeout = seconds
+    async def _release(self, connection: Any) -> None:
         await self._store.client.connection_pool.release(connection)

@@ -8,7 +8,6 @@ from importlib.resources import files
 from typing import Final, Self
 from uuid import UUID
 
-import anyio
 import structlog
 
 from hive.errors import StoreDown
@@ -58,7 +57,8 @@ class RedisLease:
         ttl_seconds: float,
     ) -> Self:
         """A lease on its own connection to ``url``; ``database`` keeps the terms. Raises ``StoreDown``."""
-        store = await RedisStore.open(url, settings.model_copy(update={"pool_size": 1}))
+        own = {"pool_size": 1, "call_seconds": min(settings.call_seconds, CALL_SECONDS)}
+        store = await RedisStore.open(url, settings.model_copy(update=own))
         return cls(store, database, instance=instance, process=process, ttl_seconds=ttl_seconds)
 
     async def try_acquire(self) -> int | None:
@@ -94,7 +94,7 @@ class RedisLease:
 
     async def _held_by_another(self) -> bool:
         """A look before the attempt, so that a waiting candidate costs one GET a second and no write."""
-        with self._store.translating("reading the leader lease"), anyio.fail_after(CALL_SECONDS):
+        with self._store.translating("reading the leader lease"):
             holder = await self._store.client.get(KEY)
         if holder is None:
             return False
@@ -126,5 +126,5 @@ class RedisLease:
             log.info("leader.lease_left_to_expire", cause=str(error))
 
     async def _call(self, doing: str, script: str, *arguments: str | int) -> int:
-        with self._store.translating(doing), anyio.fail_after(CALL_SECONDS):
+        with self._store.translating(doing):
             return int(await self._store.client.eval(script, 1, KEY, *arguments))

@@ -3,13 +3,11 @@
 from abc import ABC, abstractmethod
 from typing import Final
 
-import anyio
-
 from hive.store.postgres import Database
 from hive.store.redis import RedisStore
 
 KEY: Final = "hive:heartbeat"
-CALL_SECONDS: Final = 5.0
+STATEMENT_SECONDS: Final = 5.0
 
 
 class Heartbeat(ABC):
@@ -35,11 +33,11 @@ class RedisHeartbeat(Heartbeat):
         self._milliseconds = round(seconds * 1000)
 
     async def mark(self) -> None:
-        with self._store.translating("marking the heartbeat"), anyio.fail_after(CALL_SECONDS):
+        with self._store.translating("marking the heartbeat"):
             await self._store.client.set(KEY, b"1", px=self._milliseconds)
 
     async def age_seconds(self) -> float | None:
-        with self._store.translating("reading the heartbeat"), anyio.fail_after(CALL_SECONDS):
+        with self._store.translating("reading the heartbeat"):
             left = int(await self._store.client.pttl(KEY))
         return max(0.0, (self._milliseconds - left) / 1000) if left >= 0 else None
 
@@ -57,12 +55,12 @@ class PostgresHeartbeat(Heartbeat):
                 """
                 insert into hive.heartbeat (at) values (now()) on conflict (only_row) do update set at = now()
                 """,
-                timeout=CALL_SECONDS,
+                timeout=STATEMENT_SECONDS,
             )
 
     async def age_seconds(self) -> float | None:
         async with self._database.acquire() as connection:
             age = await connection.fetchval(
-                "select extract(epoch from now() - at)::float8 from hive.heartbeat", timeout=CALL_SECONDS
+                "select extract(epoch from now() - at)::float8 from hive.heartbeat", timeout=STATEMENT_SECONDS
             )
         return max(0.0, float(age)) if age is not None and age <= self._seconds else None

@@ -2,16 +2,22 @@
 
 Nothing is retried here. redis-py's default of ten retries runs scripts again, and turns a lost connection
 into 58 seconds of silence; what may be repeated is for the caller to know.
+
+redis-py's own ``socket_timeout`` is not used. It sends through ``asyncio.wait_for``, which before Python 3.12
+returns the answer of what it waits for instead of a cancellation that comes just then: of 300 tasks that were
+cancelled amid their calls, 277 went on. One deadline around each call has neither that fault nor its cost.
 """
 
+import asyncio
 from collections.abc import Awaitable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import anyio
 import redis.asyncio as aioredis
 import structlog
 from redis import exceptions
+from redis.asyncio.client import Pipeline
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
@@ -36,14 +42,76 @@ _NOT_NOW = (
 )
 _DISK_TROUBLE = "MISCONF"  # redis-py has no class for it
 
-Client = aioredis.Redis
+
+class Client(aioredis.Redis):
+    """redis-py's client with one deadline for each call: a connection, if one must be made, and the answer.
+
+    Raises TimeoutError past it. A call that is cancelled, or late, closes its connection, so that nobody
+    reads an answer that is not his. What has no answer to wait for (``pubsub``, ``monitor``) is not offered.
+    """
+
+    seconds: float
+
+    @classmethod
+    def of(cls, pool: aioredis.ConnectionPool, seconds: float) -> "Client":
+        """A client that owns ``pool``, and waits ``seconds`` for each answer."""
+        client = cls(connection_pool=pool)
+        client.auto_close_connection_pool = True
+        client.seconds = seconds
+        return client
+
+    async def execute_command(self, *args: Any, **options: Any) -> Any:
+        async with asyncio.timeout(self.seconds):
+            return await super().execute_command(*args, **options)
+
+    def pipeline(self, transaction: bool = True, shard_hint: str | None = None) -> "_Pipeline":
+        made = _Pipeline(self.connection_pool, self.response_callbacks, transaction, shard_hint)
+        made.seconds = self.seconds
+        return made
+
+    def pubsub(self, **kwargs: Any) -> NoReturn:
+        raise NotImplementedError("a subscription waits without end: read a stream through blocking_client")
+
+    def monitor(self) -> NoReturn:
+        raise NotImplementedError("a monitor waits without end")
+
+
+class _Pipeline(Pipeline):
+    """Several commands in one call, under its deadline."""
+
+    seconds: float
+
+    async def execute(self, raise_on_error: bool = True) -> list[Any]:
+        async with asyncio.timeout(self.seconds):
+            return await super().execute(raise_on_error)
+
+    async def immediate_execute_command(self, *args: Any, **options: Any) -> Any:
+        async with asyncio.timeout(self.seconds):
+            return await super().immediate_execute_command(*args, **options)
+
+
+class _Pool(aioredis.BlockingConnectionPool):
+    """redis-py's pool, where a cancelled call takes no other's turn with it.
+
+    ``asyncio.Condition`` before Python 3.13 forgets a wake-up that meets a cancellation: the connection lay
+    free, and whoever waited for it was told that all are in use.
+    """
+
+    async def get_connection(self, command_name: Any = None, *keys: Any, **options: Any) -> Any:
+        try:
+            return await super().get_connection()
+        except BaseException:
+            async with self._condition:
+                self._condition.notify()
+            raise
 
 
 class RedisStore:
     """The way to Redis. Make it with ``open``; close it when nothing uses it any more.
 
-    ``client`` answers in bytes, in one shape whatever the protocol. Wrap what is done with it in
-    ``translating``, so that an outage arrives as StoreDown.
+    ``client`` answers in bytes, in one shape whatever the protocol, within ``call_seconds``. Wrap what is
+    done with it in ``translating``, so that an outage arrives as StoreDown. Who takes a connection from its
+    pool has to set that deadline himself.
     """
 
     def __init__(self, url: str, settings: Redis, events: Events | None) -> None:
@@ -53,6 +121,7 @@ class RedisStore:
         self._up = True
         # Once the address has proved right, a refusal is the server's trouble and may pass.
         self._trusted = False
+        self.call_seconds = settings.call_seconds
         self.client = self._make(settings.pool_size, settings.call_seconds)
 
     @classmethod
@@ -127,19 +196,19 @@ class RedisStore:
             raise StoreDown(STORE, doing, str(error)) from error
         self._note(up=True)
 
-    def _make(self, connections: int, answer_seconds: float) -> Client:
-        pool = aioredis.BlockingConnectionPool.from_url(
+    def _make(self, connections: int, seconds: float) -> Client:
+        pool = _Pool.from_url(
             self.url,
             max_connections=connections,
-            timeout=self._settings.call_seconds,
-            socket_timeout=answer_seconds,
-            socket_connect_timeout=self._settings.call_seconds,
+            # Less than the deadline, so that a call which got no connection is told so.
+            timeout=self.call_seconds / 2,
+            socket_timeout=None,
             retry=Retry(NoBackoff(), 0),
             protocol=3,
             legacy_responses=False,
             client_name="hive",
         )
-        return aioredis.Redis.from_pool(pool)
+        return Client.of(pool, seconds)
 
     def _note(self, *, up: bool) -> None:
         if up == self._up:

@@ -3,16 +3,24 @@
 import asyncio
 import os
 import signal
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
+from hive.broker.streams import Streams
 from hive.embedded import EmbeddedValkey
 from hive.errors import ConfigurationError, StoreDown
 from hive.events import Events, StoreChanged
-from hive.ids import TenantId
-from hive.settings import Embedded, Redis
+from hive.ids import TenantId, new_process_id
+from hive.locks.redis import RedisLease
+from hive.settings import Crashes, Embedded, Redis
+from hive.store.heartbeat import RedisHeartbeat
+from hive.store.postgres import Database
 from hive.store.redis import RedisStore
+from hive.testing.harness import QUEUE
+from hive.testing.harness import message as made
 
 
 async def test_tenants_keep_to_their_keys(redis_store: RedisStore) -> None:
@@ -68,22 +76,89 @@ async def test_an_outage_is_ridden_out_and_told_once(state_dir: Path) -> None:
         await server.stop()
 
 
-async def test_a_frozen_server_is_a_store_down_within_the_deadline(state_dir: Path) -> None:
+async def test_a_frozen_server_is_a_store_down_within_one_deadline(
+    state_dir: Path, database: Database
+) -> None:
+    """Whatever is called, over a connection that stands or one that is to be made."""
     server = EmbeddedValkey(state_dir, Embedded())
-    store = await RedisStore.open(await server.start(), Redis(call_seconds=0.3))
+    url = await server.start()
+    settings = Redis(call_seconds=1)
+    store = await RedisStore.open(url, settings)
+    streams = Streams(store, database, lease_seconds=60, crashes=Crashes())
+    lease = await RedisLease.open(
+        url, settings, database, instance=uuid4(), process=new_process_id(), ttl_seconds=60
+    )
+    reader = store.blocking_client(block_seconds=0.1, connections=1)
+
+    async def pipeline() -> None:
+        with store.translating("several"):
+            await store.client.pipeline().get("a").get("b").execute()
+
+    async def read() -> None:
+        with store.translating("reading"):
+            await reader.xread({"nothing": "0"}, block=100)
+
+    calls: dict[str, Callable[[], Awaitable[object]]] = {
+        "ping": store.ping,
+        "get": lambda: store.tenant(TenantId("a")).get("name"),
+        "script": lambda: store.tenant(TenantId("a")).script("return 1", [], []),
+        "pipeline": pipeline,
+        "read": read,
+        "mark": RedisHeartbeat(store, 60).mark,
+        "renew": lease.renew,
+        "publish": lambda: streams.publish([made()]),
+        "claim": lambda: streams.claim(QUEUE, new_process_id(), 1),
+        "paused": streams.paused,
+    }
+
+    async def seconds_to_notice(name: str, call: Callable[[], Awaitable[object]]) -> tuple[float, str]:
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(StoreDown):
+            await call()
+        return asyncio.get_running_loop().time() - began, name
+
     assert server.pid is not None
     try:
+        for connected in (True, False):
+            await asyncio.gather(*(call() for call in calls.values()))
+            if not connected:
+                for client in (store.client, reader):
+                    await client.connection_pool.disconnect()
+            os.kill(server.pid, signal.SIGSTOP)
+            took = await asyncio.gather(*(seconds_to_notice(*each) for each in calls.items()))
+            os.kill(server.pid, signal.SIGCONT)
+            assert max(took)[0] < 1.9, f"connected: {connected}"
         os.kill(server.pid, signal.SIGSTOP)
-        async with asyncio.timeout(2):
-            with pytest.raises(StoreDown):
-                await store.ping()
-        os.kill(server.pid, signal.SIGCONT)
-        async with asyncio.timeout(5):
-            await store.ping()
+        with pytest.raises(StoreDown):
+            async with asyncio.timeout(1.9):
+                await RedisStore.open(url, settings)
     finally:
         os.kill(server.pid, signal.SIGCONT)
+        await reader.aclose()
+        await lease.close()
         await store.close()
         await server.stop()
+
+
+async def test_a_cancelled_call_takes_no_turn_with_it(valkey_url: str) -> None:
+    """The connection it was about to get goes to the next in line, at once."""
+    store = await RedisStore.open(valkey_url, Redis(pool_size=1, call_seconds=60))
+    connection = await store.client.connection_pool.get_connection()
+    first, second = asyncio.ensure_future(store.ping()), asyncio.ensure_future(store.ping())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    await store.client.connection_pool.release(connection)
+    first.cancel()
+    async with asyncio.timeout(5):
+        await second
+    assert first.cancelled()
+    await store.close()
+
+
+async def test_what_has_no_deadline_is_not_offered(redis_store: RedisStore) -> None:
+    for offer in (redis_store.client.pubsub, redis_store.client.monitor):
+        with pytest.raises(NotImplementedError):
+            offer()
 
 
 async def test_a_busy_pool_says_so_and_counts_as_up(valkey_url: str) -> None:
