@@ -43,6 +43,7 @@ class QueueKeys:
     """The keys of one queue. They share a hash tag and so a cluster's slot."""
 
     queue: QueueName
+    tag: str  # what every script is given: the begin of all names
     lanes: tuple[str, str, str]
     queued: tuple[str, str, str]
     dead: str
@@ -52,7 +53,7 @@ class QueueKeys:
     standing: str
     kind: str  # a prefix
     made: Mapping[str, str]  # the prefixes of keys that scripts make -> what type these have
-    scripts: tuple[str, ...]  # KEYS of every script, in the order that record.lua gives
+    all: tuple[str, ...]  # in the order that record.lua gives
 
 
 @lru_cache(maxsize=10_000)
@@ -60,11 +61,12 @@ def keys_of(queue: QueueName) -> QueueKeys:
     """The keys of ``queue``; raises InvalidInput for a name that cannot be part of one."""
     check_queue(queue)
     tag = f"hive:{{{queue}}}:"
-    scripts = tuple(tag + name for name in (*_NAMES, *_PREFIXES))
+    names = tuple(tag + name for name in _NAMES)
     return QueueKeys(
         queue=queue,
-        lanes=(scripts[0], scripts[1], scripts[2]),
-        queued=(scripts[3], scripts[4], scripts[5]),
+        tag=tag,
+        lanes=(names[0], names[1], names[2]),
+        queued=(names[3], names[4], names[5]),
         dead=f"{tag}dead",
         wake=f"{tag}wake",
         state=f"{tag}state",
@@ -72,7 +74,7 @@ def keys_of(queue: QueueName) -> QueueKeys:
         standing=f"{tag}standing",
         kind=f"{tag}kind:",
         made={tag + prefix: kind for prefix, kind in _PREFIXES.items()},
-        scripts=scripts,
+        all=names,
     )
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import os
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 import anyio
 import asyncpg
@@ -13,6 +14,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from carriers import StreamsHarness
 from hive.broker.port import Delivery, Lane, Settlement, Verdict
 from hive.broker.stream_keys import GROUP, keys_of
+from hive.broker.streams import Streams
 from hive.broker.wire import encode
 from hive.ids import TenantId, new_process_id
 from hive.outcomes import Completed, ErrorKind, ErrorRecord, Failed, Released, Retrying
@@ -130,10 +132,47 @@ class TestStreamsAlone:
         assert await harness.streams.owner_died((await self.one(harness)).owner) == 1
         await harness.expect_depth(waiting=1, delayed=0, running=0)
 
-    async def test_a_scripts_cache_may_be_lost(self, harness: StreamsHarness) -> None:
-        await harness.store.client.script_flush()
-        await harness.streams.publish([message()])
-        await self.one(harness)
+    async def test_the_servers_functions_may_be_lost(self, harness: StreamsHarness) -> None:
+        """Several processes notice at once; a library of another version is left alone."""
+        redis = harness.store.client
+        await redis.execute_command("FUNCTION", "FLUSH")
+        other = "#!lua name=hive_other\nredis.register_function('hive_other_publish', function() end)"
+        await redis.execute_command("FUNCTION", "LOAD", other)
+        async with anyio.create_task_group() as group:
+            for _ in range(5):
+                group.start_soon(harness.streams.publish, [message()])
+        assert len(await harness.streams.claim(QUEUE, self.me, 10)) == 5
+        assert len(await redis.execute_command("FUNCTION", "LIST")) == 2
+        await redis.execute_command("FUNCTION", "FLUSH")
+        await self.one_after_another(harness.streams)
+
+    async def test_a_user_may_have_no_functions(self, harness: StreamsHarness) -> None:
+        redis = harness.store.client
+        await redis.execute_command("FUNCTION", "FLUSH")
+        await redis.execute_command(
+            *("ACL", "SETUSER", "evaluates", "on", ">secret", "~*", "+@all", "-function", "-fcall")
+        )
+        place = urlsplit(harness.store.url)
+        url = urlunsplit(place._replace(netloc=f"evaluates:secret@{place.netloc.rpartition('@')[2]}"))
+        store = await RedisStore.open(url, Redis())
+        try:
+            await self.one_after_another(Streams(store, harness.database))
+            assert await redis.execute_command("FUNCTION", "LIST") == []
+        finally:
+            await store.close()
+            await redis.execute_command("ACL", "DELUSER", "evaluates")
+
+    async def one_after_another(self, streams: Streams) -> None:
+        await streams.publish([message()])
+        (first,) = await streams.claim(QUEUE, self.me, 10)
+        sent = message(key="k")
+        await streams.publish([sent])
+        (second,) = await streams.claim(QUEUE, self.me, 10)
+        assert second.id == sent.id
+        verdicts = await streams.settle(
+            [Settlement(delivery=each, outcome=Completed()) for each in (first, second)]
+        )
+        assert verdicts == [Verdict.ACCEPTED] * 2
 
     async def test_blocks_of_fences_rise(self, harness: StreamsHarness) -> None:
         fences: list[int] = []

@@ -131,8 +131,7 @@ async def test_ten_thousand_pieces_of_rubbish(harness: StreamsHarness) -> None:
 
 async def test_keys_of_another_type_are_given_up(harness: StreamsHarness) -> None:
     keys, redis = keys_of(QUEUE), harness.store.client
-    tag = keys.state.removesuffix("state")
-    for at, key in enumerate((*keys.scripts[:20], f"{tag}line:2acme", f"{tag}kind:acme:task")):
+    for at, key in enumerate((*keys.all, f"{keys.tag}line:2acme", f"{keys.tag}kind:acme:task")):
         await redis.delete(key)
         await redis.set(key, f"rubbish {at}")
         sent = [message(tenant=ACME) for _ in range(3)]

@@ -4,7 +4,7 @@ import re
 from importlib.resources import files
 
 from hive.broker.queries import load, moves_of
-from hive.broker.stream_scripts import NAMES
+from hive.broker.stream_scripts import NAMES, SHARED
 from hive.states import MOVES, JobState
 
 SQL = {
@@ -51,13 +51,26 @@ def test_a_move_names_the_state_it_comes_from() -> None:
 
 
 def test_every_script_is_registered_and_explains_itself() -> None:
-    shared = {"record", "window", "hand"}
-    assert set(LUA) == {*NAMES, *shared}
+    assert set(LUA) == {*NAMES, *SHARED}
     for name, source in LUA.items():
-        if name not in shared:
+        if name not in SHARED:
             assert re.match(
                 r"-- [A-Z].*\n(-- .*\n)*-- KEYS .*\n(--.*\n)*-- ARGV .*\n(--.*\n)*-- RETURNS ", source
             ), name
+
+
+def test_a_call_begins_with_nothing_of_the_last_one() -> None:
+    """What the shared part of the library keeps, and changes, is set anew by ``begin``."""
+    begin = LUA["call"].partition("local function begin")[2]
+    declared = re.compile(r"^local (?!function)([\w, ]+?)(?: = (.*))?(?: --.*)?$", re.M)
+    kept = set[str]()
+    for name in ("record", "window", "hand"):
+        for names, made in declared.findall(LUA[name]):
+            if not made or made.startswith("{}"):
+                kept |= set(names.split(", "))
+    assert {"ARGV", "RECORD", "BLOCKED", "identities", "gone", "taken", "answer"} <= kept
+    for each in kept:
+        assert re.search(rf"[\s,]{each}\b[^=]* = ", begin), each
 
 
 def test_scripts_use_no_clock_but_redis_own() -> None:

@@ -1,5 +1,5 @@
 -- Notes how many handlers a process runs at once for this queue.
--- KEYS    see record.lua
+-- KEYS    the queue, see record.lua
 -- ARGV    owner, slots, for how long that counts in ms
 -- RETURNS how many live slots there are now
 local now = now_ms()

@@ -1,5 +1,5 @@
 -- Counts what each tenant has, a page at a time in the order of their ids; system work ('') comes first.
--- KEYS    see record.lua
+-- KEYS    the queue, see record.lua
 -- ARGV    the tenant that ended the last page or '*' for the first page, the most tenants
 -- RETURNS for each tenant four: its id, waiting, running, the oldest waiting one's age in ms or -1
 local after, most = ARGV[1], tonumber(ARGV[2])

@@ -1,5 +1,5 @@
 -- Cancels what waits at once and flags what runs; a publish that marked it to run again is forgotten.
--- KEYS    see record.lua
+-- KEYS    the queue, see record.lua
 -- ARGV    tenant ('' for system work) or '*' for any, 1 to count what was flagged before as well or 0, then ids
 -- RETURNS how many were touched
 local now = now_ms()

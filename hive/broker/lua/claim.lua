@@ -1,5 +1,5 @@
 -- Gives messages to one process, and promotes what is due before.
--- KEYS    see record.lua
+-- KEYS    the queue, see record.lua
 -- ARGV    owner, owner in hex, limit, lease in ms, for how long the next message may be pushed to this process (ms) if
 --         there is none now: 0 if nobody would read it
 -- RETURNS {0}: the block of fences is used up or lost, reserve another one; else {1, 1 if dead letters want to be

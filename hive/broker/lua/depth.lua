@@ -1,5 +1,5 @@
 -- Counts a queue; its cost does not depend on how much stands in it.
--- KEYS    see record.lua
+-- KEYS    the queue, see record.lua
 -- ARGV    none
 -- RETURNS waiting, delayed, running, the oldest waiting one's age in ms or -1, expired so far
 local now = now_ms()

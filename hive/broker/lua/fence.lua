@@ -1,5 +1,5 @@
 -- Sets the block of fences that Postgres has reserved. Of two processes that reserved one, the higher block wins.
--- KEYS    see record.lua
+-- KEYS    the queue, see record.lua
 -- ARGV    where it begins, where it ends
 -- RETURNS 1 if it was taken, 0 if a higher one stands already
 local limit = tonumber(call('HGET', STATE, 'limit') or '-1') or -1

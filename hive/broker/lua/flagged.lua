@@ -1,5 +1,5 @@
 -- Asks which deliveries somebody wants cancelled.
--- KEYS    see record.lua
+-- KEYS    the queue, see record.lua
 -- ARGV    for each delivery three: id, fence (8 bytes), owner
 -- RETURNS the positions (from 0) of those
 local flagged = {}

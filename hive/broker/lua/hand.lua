@@ -1,5 +1,4 @@
--- Handing out: messages of the windows and lines to one process. It is put before the scripts that do so, after
--- window.lua.
+-- Handing out: messages of the windows and lines to one process.
 local owner, consumer, lease_end, fence, now, taken
 local answer, records, leases, ours, dry -- ours: what was given a resource just now
 

@@ -1,5 +1,5 @@
 -- Gives up keys of the wrong type, which somebody else must have written: no script could get past them.
--- KEYS    see record.lua
+-- KEYS    the queue, see record.lua
 -- ARGV    for each other key of the queue two: its name, the type it must have
 -- RETURNS how many there were
 local TYPES = {'stream', 'stream', 'stream', 'zset', 'zset', 'zset', 'zset', 'zset', 'stream', 'stream', 'hash', 'hash',
@@ -14,7 +14,7 @@ local function look_at(key, expected)
   end
 end
 for at, expected in ipairs(TYPES) do
-  look_at(KEYS[at], expected)
+  look_at(PLACES[at], expected)
 end
 for at = 1, #ARGV, 2 do
   look_at(ARGV[at], ARGV[at + 1])

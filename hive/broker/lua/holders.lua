@@ -1,5 +1,5 @@
 -- Asks who holds dedup keys.
--- KEYS    see record.lua
+-- KEYS    the queue, see record.lua
 -- ARGV    keys
 -- RETURNS for each key the id of its live holder, or ''
 local holders = {}

@@ -1,5 +1,5 @@
 -- Lists of which tenants and tasks there are messages, a page at a time.
--- KEYS    see record.lua
+-- KEYS    the queue, see record.lua
 -- ARGV    the last one seen or '', tenant ('' for system work) or '*' for any, task or '*' for any, the most to look at
 -- RETURNS the last one looked at or '' at the end, then those that fit, as tenant:task
 local from, tenant, task, most = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])

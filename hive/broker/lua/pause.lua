@@ -1,5 +1,5 @@
 -- Pauses or resumes a queue.
--- KEYS    see record.lua
+-- KEYS    the queue, see record.lua
 -- ARGV    1 to pause, 0 to resume
 -- RETURNS nothing
 if ARGV[1] == '1' then

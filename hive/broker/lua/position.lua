@@ -1,5 +1,5 @@
 -- Asks how many messages of the same tenant and lane are served before one that waits.
--- KEYS    see record.lua
+-- KEYS    the queue, see record.lua
 -- ARGV    id, the most to count
 -- RETURNS how many, or -1 when it does not wait
 local id, most = ARGV[1], tonumber(ARGV[2])

@@ -1,5 +1,5 @@
 -- Records how far a running message is, and resets its crash budgets.
--- KEYS    see record.lua
+-- KEYS    the queue, see record.lua
 -- ARGV    id, fence (8 bytes), owner, how far it is
 -- RETURNS 1, or 0 if the fence no longer holds
 local id = ARGV[1]

@@ -1,5 +1,5 @@
 -- Accepts messages. A message that is known already is left alone, so it may be run again.
--- KEYS    see record.lua
+-- KEYS    the queue, see record.lua
 -- ARGV    1 to wake consumers or 0, how many messages may wait in the queue or '', how many more messages of the same
 --         call follow in later scripts; then for each message five: id, delay in ms, expiry in ms or 0, what to do if
 --         its key runs (rerun, drop, or `refuse`: change nothing and name its holder), record

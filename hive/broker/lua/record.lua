@@ -1,5 +1,6 @@
--- What all scripts of a stream queue share; it is put before each of them, and after it window.lua. Of those that hand
--- messages out, hand.lua is the third.
+-- What all scripts of a stream queue share, the first part; window.lua, hand.lua and call.lua follow. Together with the
+-- scripts they are one library of the server's, whose functions are made once: making them anew for each call took
+-- longer than most calls do. So what is kept up here outlives a call: call.lua sets it anew at the begin of each.
 --
 -- A message goes through these places. Only in the window does it hold a part of its tenant's share:
 --
@@ -7,7 +8,8 @@
 --                     ▲                        │ retry, delay        │ its resource is taken
 --                     └────── due ◀── later ◀──┘      blocked ◀──────┘
 --
--- KEYS 1-3  lane:0-2     the windows: streams of entries {i = id}, read by the group `hive`. A foreign writer adds
+-- The keys, each named KEYS[1] and this:
+--      1-3  lane:0-2     the windows: streams of entries {i = id}, read by the group `hive`. A foreign writer adds
 --                        entries {i = id in hex, m = wire format}
 --      4-6  queued:0-2   sorted sets: tenants with a line in this lane -> whose turn it is
 --      7    later        sorted set: id -> when it is due (ms)
@@ -29,7 +31,8 @@
 --      21   line:        prefix of a sorted set for each lane and tenant: id -> its place
 --      22   kind:        prefix of a set for each tenant and task: the ids of its messages
 --      23   blocked:     prefix of a sorted set for each resource: id -> its place
--- All carry the same hash tag, so what is made from the prefixes lies in the same slot.
+-- All carry the hash tag of KEYS[1], so all lie in its slot: of a script's 23 keys one is told to the server, since it
+-- takes longer to read the others' names than to run some scripts.
 --
 -- Ids are 16 bytes. A record is packed (a hash of its own for each message took three times as long):
 --   state: w in the window, l in a line, d delayed, b blocked, r running;  lane 1-3;  fence, owner of the last claim
@@ -40,10 +43,9 @@
 -- and what never changes: tenant or '', dedup key or '', resource or '', task, wire format.
 -- What most messages are (no traits, no flags) is told by single bytes and moved by cutting the text: to unpack all of
 -- it for each message took as long as everything else together.
-local LANES, QUEUED = {KEYS[1], KEYS[2], KEYS[3]}, {KEYS[4], KEYS[5], KEYS[6]}
-local LATER, LEASES, DEAD, WAKE, STATE, RECORD = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
-local HOLDERS, STANDING, SLOTS, WEIGHTS, RESOURCES = KEYS[13], KEYS[14], KEYS[15], KEYS[16], KEYS[17]
-local KINDS, PROGRESS, EXPIRIES, LINE, KIND, BLOCKED = KEYS[18], KEYS[19], KEYS[20], KEYS[21], KEYS[22], KEYS[23]
+-- What a call is about, see call.lua.
+local ARGV, PLACES, LANES, QUEUED, LATER, LEASES, DEAD, WAKE, STATE, RECORD, HOLDERS, STANDING, SLOTS, WEIGHTS
+local RESOURCES, KINDS, PROGRESS, EXPIRIES, LINE, KIND, BLOCKED, identities
 local GROUP = 'hive'
 local call, sub, byte, char = redis.call, string.sub, string.byte, string.char
 local pack, unpack_bytes, floor, max, min = struct.pack, struct.unpack, math.floor, math.max, math.min
@@ -88,7 +90,6 @@ local function wire_of(record)
 end
 
 -- What never changes in a record but for its wire format, taken apart once for all that have it alike.
-local identities = {}
 local function identity(record)
   local text = sub(record, UNCHANGING, byte(record, WIRE) * 256 + byte(record, WIRE + 1) - 1)
   local known = identities[text]

@@ -1,5 +1,5 @@
 -- Gives up deliveries whose wire format could not be read.
--- KEYS    see record.lua
+-- KEYS    the queue, see record.lua
 -- ARGV    for each delivery three: id, fence (8 bytes), what is wrong with it
 -- RETURNS nothing; the dead letters want to be written
 local now = now_ms()

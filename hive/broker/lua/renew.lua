@@ -1,5 +1,5 @@
 -- Extends leases. One that ended, but that no sweep has taken back yet, is extended as well.
--- KEYS    see record.lua
+-- KEYS    the queue, see record.lua
 -- ARGV    lease in ms, then for each delivery three: id, fence (8 bytes), owner
 -- RETURNS the positions (from 0) of those that are lost
 local lease_end = now_ms() + tonumber(ARGV[1])

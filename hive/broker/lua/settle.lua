@@ -1,5 +1,5 @@
 -- Writes outcomes, each only if its fence and owner still hold.
--- KEYS    see record.lua
+-- KEYS    the queue, see record.lua
 -- ARGV    owner, child crash limit, all deliveries in one text of 25 bytes each: id, fence (8 bytes), outcome (d done,
 --         x cancelled, h handed back, f failed, t try again, c crashed); then for each f, t and c four: delay in ms,
 --         error kind, code, summary

@@ -1,5 +1,5 @@
 -- Notes that handlers were entered.
--- KEYS    see record.lua
+-- KEYS    the queue, see record.lua
 -- ARGV    for each delivery three: id, fence (8 bytes), owner
 -- RETURNS nothing
 for at = 1, #ARGV, 3 do

@@ -1,6 +1,6 @@
 -- Upkeep: promotes what is due, brings back what was abandoned, removes consumers that are gone, recounts shares, and
 -- looks for what somebody else has put in or taken out.
--- KEYS    see record.lua
+-- KEYS    the queue, see record.lua
 -- ARGV    limit, hive crash limit, a dead owner (then only its deliveries are brought back) or '', the same in hex,
 --         idle time in ms after which a consumer without deliveries is removed or '' to leave them, 0 to leave ended
 --         leases

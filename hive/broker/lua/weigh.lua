@@ -1,5 +1,5 @@
 -- Sets the tenants' weights. The next sweep recounts the shares.
--- KEYS    see record.lua
+-- KEYS    the queue, see record.lua
 -- ARGV    tenant and weight, for each whose weight is not 1
 -- RETURNS nothing
 local same = call('HLEN', WEIGHTS) * 2 == #ARGV

@@ -1,5 +1,4 @@
--- The windows and the lines, and what moves messages in and out of them. It is put before each script, after
--- record.lua.
+-- The windows and the lines, and what moves messages in and out of them.
 --
 -- A script calls `open`, moves messages, and calls `close` once, at its end: that removes what ended and writes what
 -- changed.
@@ -14,10 +13,8 @@
 local FIELDS = {'slots', 'asleep', 'turn', 'seq', 'weighted', 'w1', 'n1', 'c1', 'w2', 'n2', 'c2', 'w3', 'n3', 'c3'}
 local DEFAULTS = {slots = 24, asleep = 1}
 local W, N, C = {'w1', 'w2', 'w3'}, {'n1', 'n2', 'n3'}, {'c1', 'c2', 'c3'}
-local was, is = {}, {}
-local standing_was, standing, weights = {}, {}, {} -- standing: by lane and tenant
-local queued, lined = {}, {}
-local gone, forgotten, unkinds, unexpired = {{}, {}, {}}, {}, {}, {}
+-- What a call has read and changed, see call.lua. `standing` and `lined`: by lane and tenant.
+local was, is, standing_was, standing, weights, queued, lined, gone, forgotten, unkinds, unexpired
 
 local function open()
   local values = call('HMGET', STATE, unpack(FIELDS))
