@@ -5,7 +5,8 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from struct import Struct
 from typing import Any, Final, TypeVar
-from uuid import UUID
+
+from asyncpg.pgproto.pgproto import UUID
 
 from hive.broker.ledger_rows import printable
 from hive.broker.port import Delivery, Lane, Message, Settlement
@@ -26,6 +27,7 @@ _LATEST: Final = 32_503_680_000_000  # the year 3000: a foreign record may hold 
 _MARK: Final = Struct(">16sQc")
 _FENCE: Final = Struct(">Q")
 _NOBODY: Final = bytes(16)
+_LANES: Final = {lane + 1: lane for lane in Lane}
 
 T = TypeVar("T")
 
@@ -136,31 +138,22 @@ def deliveries_of(
     deliveries: list[Delivery] = []
     unreadable: list[Argument] = []
     stamp, stamped = 0, datetime.fromtimestamp(0, UTC)
-    for place in range(3, len(answer), 2):
-        raw: bytes = answer[place]
-        record: bytes = answer[place + 1]
+    for raw, record in zip(answer[3::2], answer[4::2], strict=True):
         _, lane, fence, _, attempt, _, _, flags, _, published, _, _, cost, most, _, begins, _, _ = (
             HEAD.unpack_from(record)
         )
         if published != stamp:
             stamp, stamped = published, datetime.fromtimestamp(min(published, _LATEST) / 1000, UTC)
         wire = record[begins - 1 :]
+        redelivered = flags & REDELIVERED != 0
         plain = plain_fields(wire)
         if plain is not None and plain[0] == raw.hex() and cost == 1 and most == 4:
+            _, task, tenant, args = plain
+            # By place: names take twice as long, and this runs for each message.
             deliveries.append(
                 Delivery(
-                    id=MessageId(UUID(bytes=raw)),
-                    queue=queue,
-                    task=plain[1],
-                    tenant=plain[2],
-                    args=plain[3],
-                    lane=Lane(lane - 1) if lane != 2 else Lane.NORMAL,
-                    owner=owner,
-                    fence=fence,
-                    attempt=attempt,
-                    max_attempts=4,
-                    enqueued_at=stamped,
-                    redelivered=flags & REDELIVERED != 0,
+                    *(message_id(raw), queue, task, tenant, args, _LANES.get(lane, Lane.NORMAL)),
+                    *(owner, fence, attempt, 4, None, None, 1, None, None, "", stamped, redelivered),
                 )
             )
             continue
@@ -189,12 +182,12 @@ def deliveries_of(
                 parent=message.parent,
                 trace=message.trace,
                 enqueued_at=stamped,
-                redelivered=flags & REDELIVERED != 0,
+                redelivered=redelivered,
             )
         )
     return deliveries, unreadable
 
 
 def message_id(raw: bytes) -> MessageId:
-    """An id as the scripts keep it."""
-    return MessageId(UUID(bytes=raw))
+    """An id as the scripts keep it. In asyncpg's own kind of ``uuid.UUID``, made in a sixth of the time."""
+    return MessageId(UUID(raw))
