@@ -1,67 +1,28 @@
 """Real stores for tests: one PostgreSQL and one Valkey for the whole run, from the wheels, in a folder of
 their own.
 
-Each test that asks gets a database cloned from a migrated template (tenant ``public``), and an empty Valkey.
-The servers die with the test run, however it ends.
+Each test that asks gets a database as good as new (hive's schema and the tenant ``public``; see
+``tests/support/databases.py``), and an empty Valkey. The servers die with the test run, however it ends.
+Where the suite runs in several processes at once, each of them has servers of its own.
 """
 
 import asyncio
 import shutil
 import tempfile
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
-from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import urlsplit, urlunsplit
 
-import asyncpg
 import pytest
 
+from databases import PostgresServer
 from hive.embedded import EmbeddedPostgres, EmbeddedValkey
 from hive.events import Events
-from hive.ids import DEFAULT_TENANT
 from hive.settings import Embedded, Postgres, Redis
 from hive.store.postgres import Database
 from hive.store.redis import RedisStore
-from hive.store.schema import install
-from hive.store.tenants import Tenants
 
 T = TypeVar("T")
-_TEMPLATE = "hive_template"
-_numbers = count(1)
-
-
-def on_database(dsn: str, name: str) -> str:
-    """The same server's other database."""
-    return urlunsplit(urlsplit(dsn)._replace(path=f"/{name}"))
-
-
-@dataclass(frozen=True, slots=True)
-class PostgresServer:
-    """The run's server. ``admin_dsn``: a database to create and drop others from."""
-
-    admin_dsn: str
-    template: str
-
-    async def create(self, template: str | None = None) -> str:
-        """A new database, from hive's migrated template unless told otherwise; returns its DSN."""
-        name = f"test_{next(_numbers)}"
-        connection = await asyncpg.connect(self.admin_dsn)
-        try:
-            await connection.execute(f"create database {name} template {template or self.template}")
-        finally:
-            await connection.close()
-        return on_database(self.admin_dsn, name)
-
-    async def drop(self, dsn: str) -> None:
-        """Drop a database and whoever is still connected to it."""
-        connection = await asyncpg.connect(self.admin_dsn)
-        try:
-            name = urlsplit(dsn).path.removeprefix("/")
-            await connection.execute(f"drop database if exists {name} with (force)")
-        finally:
-            await connection.close()
 
 
 @pytest.fixture(scope="session")
@@ -93,21 +54,7 @@ def postgres_server(_servers_dir: Path, _aside: Callable[..., Any]) -> Generator
     )
 
     async def prepare() -> PostgresServer:
-        admin_dsn = await server.start()
-        made = PostgresServer(admin_dsn, _TEMPLATE)
-        connection = await asyncpg.connect(admin_dsn)
-        try:
-            await connection.execute(f"create database {_TEMPLATE}")
-        finally:
-            await connection.close()
-        database = await Database.open(on_database(admin_dsn, _TEMPLATE), settings=Postgres(pool_size=1))
-        try:
-            async with database.transaction() as transaction:
-                await install(transaction, "shared", "hive")
-            await Tenants(database).create(DEFAULT_TENANT)
-        finally:
-            await database.close()
-        return made
+        return await PostgresServer.over(await server.start())
 
     try:
         yield _aside(prepare)
@@ -118,9 +65,9 @@ def postgres_server(_servers_dir: Path, _aside: Callable[..., Any]) -> Generator
 @pytest.fixture
 async def postgres_dsn(postgres_server: PostgresServer) -> AsyncGenerator[str]:
     """A fresh database with hive's schema and the tenant ``public``."""
-    dsn = await postgres_server.create()
+    dsn = await postgres_server.take()
     yield dsn
-    await postgres_server.drop(dsn)
+    await postgres_server.give_back(dsn)
 
 
 @pytest.fixture

@@ -16,7 +16,6 @@ lost, every message that lives can be claimed.
 
 import asyncio
 from collections.abc import Coroutine
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from hypothesis import strategies as st
@@ -25,57 +24,20 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from hive.broker.port import Delivery, Settlement, Verdict
 from hive.errors import Conflict
 from hive.ids import MessageId, ProcessId, TaskName, TenantId, new_process_id
-from hive.outcomes import Cancelled, Completed, ErrorKind, ErrorRecord, Failed, Outcome, Released, Retrying
+from hive.outcomes import Completed
+from hive.testing.broker_model import (
+    DELAY_SECONDS,
+    EXPIRY_SECONDS,
+    LEASE_SECONDS,
+    OUTCOMES,
+    TENANTS,
+    Model,
+    assert_nobody_is_ahead,
+    could_run,
+)
 from hive.testing.harness import QUEUE, Harness, message
 
-ERROR = ErrorRecord(kind=ErrorKind.PERMANENT, code="ValueError", summary="it did not work")
-LEASE_SECONDS = 60.0
-DELAY_SECONDS = 10.0
-EXPIRY_SECONDS = 50.0
-TENANTS = (None, TenantId("acme"), TenantId("other"))
-CHILD_LIMIT, HIVE_LIMIT = 3, 10
-
 T = TypeVar("T")
-
-OUTCOMES: dict[str, Outcome] = {
-    "completed": Completed(),
-    "failed": Failed(error=ERROR),
-    "cancelled": Cancelled(),
-    "released": Released(),
-    "retrying": Retrying(delay_seconds=DELAY_SECONDS, error=ERROR),
-    "crashed": Retrying(delay_seconds=DELAY_SECONDS, error=ERROR, crashed=True),
-}
-
-
-@dataclass(slots=True)
-class _Model:
-    """What must be true of one message."""
-
-    id: MessageId
-    key: str | None
-    state: str  # waiting, delayed, running, gone, dead
-    tenant: TenantId | None = None
-    resource: str | None = None
-    cost: int = 1
-    due: float = 0.0
-    expires: float | None = None
-    fence: int = 0
-    owner: ProcessId | None = None
-    lease_end: float = 0.0
-    rerun: bool = False
-    cancel: bool = False
-    started: bool = False
-    child_deaths: int = 0
-    hive_deaths: int = 0
-
-    @property
-    def live(self) -> bool:
-        return self.state in ("waiting", "delayed", "running")
-
-    @property
-    def holds(self) -> tuple[TenantId | None, str] | None:
-        """The resource it keeps others from while it runs."""
-        return None if self.resource is None else (self.tenant, self.resource)
 
 
 class BrokerMachine(RuleBasedStateMachine):
@@ -101,14 +63,14 @@ class BrokerMachine(RuleBasedStateMachine):
         self.broker = self.harness.broker
         self.now = 0.0
         self.paused = False
-        self.models: dict[MessageId, _Model] = {}
+        self.models: dict[MessageId, Model] = {}
         self.deliveries: list[Delivery] = []
         self.owners: list[ProcessId] = []
 
     def _do(self, call: Coroutine[Any, Any, T]) -> T:
         return self.runner.run(call)
 
-    def _held(self, delivery: Delivery) -> _Model | None:
+    def _held(self, delivery: Delivery) -> Model | None:
         model = self.models[delivery.id]
         holds = (model.state, model.fence, model.owner) == ("running", delivery.fence, delivery.owner)
         return model if holds else None
@@ -178,7 +140,7 @@ class BrokerMachine(RuleBasedStateMachine):
             assert answer.duplicate == (holder is not None)
             if holder is None:
                 state = "delayed" if delayed else "waiting"
-                self.models[sent.id] = _Model(
+                self.models[sent.id] = Model(
                     id=sent.id,
                     key=sent.key,
                     state=state,
@@ -194,52 +156,17 @@ class BrokerMachine(RuleBasedStateMachine):
     @rule(who=st.integers(0, 2), limit=st.integers(1, 4))
     def claim(self, who: int, limit: int) -> None:
         self.sweep()
-        free = self._free()
+        free = could_run(self.models.values())
         got = self._do(self.broker.claim(QUEUE, self.owners[who], limit))
         if self.paused:
             assert not got, "a paused queue handed something out"
         else:
             assert len(got) == min(limit, free), "a waiting message was not given"
         for each in got:
-            model = self.models[each.id]
-            assert model.state == "waiting", f"a {model.state} message was given"
-            assert model.expires is None or model.expires > self.now, "an expired message was given"
-            assert each.fence > model.fence, "the fence did not rise"
-            model.state, model.fence, model.owner = "running", each.fence, each.owner
-            model.lease_end = self.now + LEASE_SECONDS
-            model.started = model.cancel = model.rerun = False
+            self.models[each.id].claimed(fence=each.fence, owner=each.owner, now=self.now)
             self.deliveries.append(each)
         if got and self.fair_claims:
-            self._nobody_is_ahead({self.models[each.id].tenant for each in got})
-
-    def _free(self) -> int:
-        """How many could run now: of those that share a resource one, and none beside one that runs."""
-        waiting = [each for each in self.models.values() if each.state == "waiting"]
-        busy = {each.holds for each in self.models.values() if each.state == "running"} - {None}
-        resources = {each.holds for each in waiting} - {None} - busy
-        return sum(each.resource is None for each in waiting) + len(resources)
-
-    def _nobody_is_ahead(self, served: set[TenantId | None]) -> None:
-        """Whoever was served has no more in flight than one that waits would have with its next message."""
-        loads = {
-            tenant: [
-                each.cost
-                for each in self.models.values()
-                if each.state == "running" and each.tenant == tenant
-            ]
-            for tenant in TENANTS
-        }
-        for other in TENANTS:
-            waits = [
-                each.cost
-                for each in self.models.values()
-                if each.state == "waiting" and each.tenant == other and each.resource is None
-            ]
-            if waits:
-                bound = sum(loads[other]) + max(waits)
-                for tenant in served - {other}:
-                    ahead = sum(loads[tenant]) - max(loads[tenant])
-                    assert ahead <= bound, f"{tenant} was served before {other}"
+            assert_nobody_is_ahead(self.models.values(), {self.models[each.id].tenant for each in got})
 
     @precondition(lambda self: self.deliveries)
     @rule(at=st.integers(0), word=st.sampled_from(sorted(OUTCOMES)))
@@ -249,25 +176,8 @@ class BrokerMachine(RuleBasedStateMachine):
         (verdict,) = self._do(self.broker.settle([Settlement(delivery=delivery, outcome=OUTCOMES[word])]))
         if held is None:
             assert verdict is Verdict.STALE, "a stale settle was accepted"
-            return
-        assert verdict is not Verdict.STALE, "the holder's settle was refused"
-        held.owner = None
-        if word == "crashed":
-            held.child_deaths += 1
-        if word == "crashed" and held.child_deaths >= CHILD_LIMIT:
-            assert verdict is Verdict.POISONED
-            held.state = "dead"
-        elif held.cancel and word in ("released", "crashed", "retrying"):
-            held.state = "gone"
-        elif word == "released":
-            held.state = "waiting"
-        elif word in ("crashed", "retrying"):
-            held.state, held.due = "delayed", self.now + DELAY_SECONDS
-        elif held.rerun:
-            assert verdict is Verdict.RERUN
-            held.state, held.child_deaths, held.hive_deaths, held.expires = "waiting", 0, 0, None
         else:
-            held.state = "dead" if word == "failed" else "gone"
+            held.settled(word, verdict, self.now)
 
     def _end(self, delivery: Delivery) -> None:
         settled = Settlement(delivery=delivery, outcome=Completed())
@@ -306,10 +216,7 @@ class BrokerMachine(RuleBasedStateMachine):
     def cancel(self, at: int) -> None:
         model = list(self.models.values())[at % len(self.models)]
         assert self._do(self.broker.cancel([model.id])) == model.live
-        if model.state == "running":
-            model.cancel, model.rerun = True, False
-        elif model.live:
-            model.state = "gone"
+        model.cancelled()
 
     @rule(
         tenant=st.sampled_from(TENANTS[1:]),
@@ -328,10 +235,7 @@ class BrokerMachine(RuleBasedStateMachine):
             )
         ) == len(fitting)
         for model in fitting:
-            if model.state == "running":
-                model.cancel, model.rerun = True, False
-            else:
-                model.state = "gone"
+            model.cancelled()
 
     @rule(paused=st.booleans())
     def pause(self, paused: bool) -> None:
@@ -351,12 +255,7 @@ class BrokerMachine(RuleBasedStateMachine):
         for _ in range(2):
             self._do(self.broker.sweep([QUEUE], expire_leases=expire_leases))
         for each in self.models.values():
-            if expire_leases and each.state == "running" and each.lease_end < self.now:
-                self._abandon(each)
-            if each.state in ("waiting", "delayed") and each.expires is not None and each.expires <= self.now:
-                each.state = "dead" if self.failed_when_expired else "gone"
-            elif each.state == "delayed" and each.due <= self.now:
-                each.state = "waiting"
+            each.swept(self.now, expire_leases=expire_leases, failed_when_expired=self.failed_when_expired)
 
     @rule(who=st.integers(0, 2))
     def die(self, who: int) -> None:
@@ -364,7 +263,7 @@ class BrokerMachine(RuleBasedStateMachine):
         mine = [each for each in self.models.values() if each.state == "running" and each.owner == dead]
         assert self._do(self.broker.owner_died(dead)) == len(mine)
         for each in mine:
-            self._abandon(each)
+            each.abandoned()
         self.owners[who] = new_process_id()
         self._announce()
 
@@ -381,14 +280,6 @@ class BrokerMachine(RuleBasedStateMachine):
         assert list(self._do(self.broker.renew(before))) == before
         self._do(self.broker.mark_started(before))
 
-    def _abandon(self, model: _Model) -> None:
-        model.hive_deaths += model.started
-        if model.started and model.hive_deaths >= HIVE_LIMIT:
-            model.state = "dead"
-        else:
-            model.state = "gone" if model.cancel else "waiting"
-        model.owner, model.started = None, False
-
     @precondition(lambda self: any(each.state == "dead" for each in self.models.values()))
     @rule(at=st.integers(0))
     def replay(self, at: int) -> None:
@@ -404,7 +295,7 @@ class BrokerMachine(RuleBasedStateMachine):
         except Conflict:
             assert held, "a replay was refused although the key is free"
             return
-        model.state, model.child_deaths, model.hive_deaths, model.expires = "waiting", 0, 0, None
+        model.fresh()
 
     @invariant()
     def no_resource_runs_twice(self) -> None:

@@ -15,11 +15,10 @@ import pytest
 
 from hive.broker.port import Broker, Delivery, Lane, Message, Settlement
 from hive.ids import ProcessId, TenantId, new_process_id
-from hive.outcomes import Cancelled, Completed, ErrorKind, ErrorRecord, Failed, Outcome, Released, Retrying
+from hive.outcomes import Cancelled, Completed, Failed, Outcome, Released, Retrying
+from hive.testing.contract_steps import ACME, ERROR, OTHER
 from hive.testing.harness import QUEUE, Harness, message
 
-ERROR = ErrorRecord(kind=ErrorKind.PERMANENT, code="ValueError", summary="it did not work")
-ACME, OTHER = TenantId("acme"), TenantId("other")
 RETRY = Retrying(delay_seconds=30, error=ERROR)
 
 

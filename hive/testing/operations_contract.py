@@ -11,11 +11,10 @@ import pytest
 from hive.broker.port import Broker, Lane, Settlement, Swept, Verdict
 from hive.errors import InvalidInput, QueueFull
 from hive.ids import QueueName, TaskName, TenantId, new_message_id, new_process_id
-from hive.outcomes import Completed, ErrorKind, ErrorRecord, Released, Retrying
+from hive.outcomes import Completed, Released, Retrying
+from hive.testing.contract_steps import ACME, ERROR, OTHER
 from hive.testing.harness import QUEUE, Harness, message
 
-ERROR = ErrorRecord(kind=ErrorKind.PERMANENT, code="ValueError", summary="it did not work")
-ACME, OTHER = TenantId("acme"), TenantId("other")
 ELSEWHERE = QueueName("elsewhere")
 
 
