@@ -27,12 +27,12 @@ from pools.fetch.first_frame import expect, first_frame, quiet_standard_streams
 from pools.fetch.frames import Kind, Unpacker
 
 NICENESS: Final = 10
-"""Crawling is work in the background: on a busy machine, hive's own loop and its leases go first."""
+"""Crawling is work in the background: on a busy machine, hive's own loop and its leases go first.
+Only from the connector on: hive waits for what comes before it."""
 
 
 def main(connection: socket.socket, birth: Birth, zygote: int) -> int:
     """Run what hive asks for over ``connection``; the status to exit with."""
-    os.nice(NICENESS)
     quiet_standard_streams()
     framed, unpacker = first_frame(connection)
     try:
@@ -53,6 +53,7 @@ def main(connection: socket.socket, birth: Birth, zygote: int) -> int:
             "cannot_change_user",
             f"a fetch child could not give up its rights: {error} (fetch.user names whom it becomes)",
         )
+    os.nice(NICENESS)
     asyncio.run(_run(request, source, config, connection, unpacker))
     return 0
 

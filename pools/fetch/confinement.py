@@ -44,6 +44,8 @@ _SYSTEM: Final = (
 )
 
 _libc = ctypes.CDLL(None, use_errno=True)
+_add_rule = _libc["syscall"]  # a function of its own, declared once: ctypes guesses anew at each call
+_add_rule.argtypes = (ctypes.c_long, ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_uint32)
 
 
 class _PathBeneath(ctypes.Structure):
@@ -98,14 +100,37 @@ def _outer_layer(version: int, hidden: Sequence[str]) -> int:
 def _inner_layer(hidden: Sequence[str], readable: Iterable[str]) -> int:
     ruleset = _ruleset(_READ_FILE)
     closed = _resolved(hidden)
-    for path in readable:
-        for part in _without(os.path.realpath(path), closed):
+    for path in _outermost(_resolved(readable)):
+        for part in _without(path, closed):
             _allow(ruleset, part, _READ_FILE)
     return ruleset
 
 
 def _resolved(paths: Iterable[str]) -> tuple[str, ...]:
-    return tuple(os.path.realpath(path) for path in paths)
+    return tuple(map(_real, paths))
+
+
+def _real(path: str) -> str:
+    """``os.path.realpath`` in three system calls: the kernel walks the links, and says where it came to."""
+    try:
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return os.path.realpath(path)
+    try:
+        return os.readlink(f"/proc/self/fd/{descriptor}")
+    except OSError:
+        return os.path.realpath(path)
+    finally:
+        os.close(descriptor)
+
+
+def _outermost(paths: Iterable[str]) -> list[str]:
+    """Those that lie below none of the others: a rule for a folder holds for all that is in it."""
+    kept: list[str] = []
+    for path in sorted(paths, key=lambda path: path.rstrip("/") + "/"):
+        if not kept or not _within(path, kept[-1]):
+            kept.append(path)
+    return kept
 
 
 def _without(folder: str, hidden: Sequence[str]) -> Iterator[str]:
@@ -150,8 +175,7 @@ def _allow(ruleset: int, path: str, access: int) -> None:
         if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
             access &= _ON_FILES
         rule = _PathBeneath(access, descriptor)
-        flags = ctypes.c_uint32(0)
-        if _libc.syscall(_ADD_RULE, ruleset, _PATH_BENEATH, ctypes.byref(rule), flags) != 0:
+        if _add_rule(_ADD_RULE, ruleset, _PATH_BENEATH, ctypes.byref(rule), 0) != 0:
             _fail(f"landlock_add_rule for {path}")
     finally:
         os.close(descriptor)

@@ -1,7 +1,7 @@
 """The zygote's program: a single-threaded loop that forks children and reports how they ended.
 
-    hive ══ control socket ══ zygote ──fork──▶ child (own session, dies with the zygote)
-      ╚═══════════ the child's own socket, passed through ══════════╝
+    hive ══ control socket ══ zygote ──fork──▶ spare ─▶ child (own session, dies with the zygote)
+      ╚═══════════ the child's own socket, passed through ═══════════╝
 
 It is started before hive knows a secret, with an empty environment, and never imports anything that starts a
 thread: a fork of a process with threads copies their locks, held or not. The standard library's fork server
@@ -10,10 +10,12 @@ was rejected: it and its children outlive a killed hive, and its start holds hiv
 End of the control socket means that hive is gone, whatever killed it: every child's process group is killed,
 then every stray that a child left behind, and the zygote ends. It is the subreaper of its children, so
 strays that changed their session come here when their parent ends.
+
+Once the parsers are loaded, one child is forked ahead (``spare``); before, a fork costs half a millisecond.
 """
 
+import errno
 import gc
-import importlib
 import os
 import select
 import signal
@@ -21,20 +23,14 @@ import socket
 import sys
 import time
 from contextlib import suppress
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
-from pools.fetch.birth import (
-    MAX_PACKET_BYTES,
-    ROLES,
-    SHRUGGED_OFF,
-    Birth,
-    decode_packet,
-    encode_packet,
-    read_birth,
-)
-from pools.fetch.hardening import adopt_orphans, die_with_parent, limit_memory, make_undumpable, name_process
+from pools.fetch.birth import SHRUGGED_OFF, Birth, decode_packet, encode_packet, read_birth
+from pools.fetch.hardening import adopt_orphans, make_undumpable, name_process
+from pools.fetch.spare import Spare, receive
 
 LAST_KILL_SECONDS: Final = 1.0
+SPARE_AFTER_MS: Final = 30  # of quiet: to fork at once would take the processor from the child just born
 OOM_SCORE: Final = 300  # when memory runs out on the host, a child goes before hive does
 
 
@@ -43,7 +39,9 @@ class ForkLoop:
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
-        self._children: dict[int, int] = {}  # process id → hive's number for it
+        self._children: dict[int, int | None] = {}  # process id → hive's number for it, None for a spare
+        self._spare: Spare | None = None
+        self._fork_ahead = False
         self._loaded = False
         self._wake_reader, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
@@ -56,7 +54,13 @@ class ForkLoop:
         poll.register(self._wake_reader, select.POLLIN)
         try:
             while True:
-                ready = {descriptor for descriptor, _ in poll.poll()}
+                ready = {
+                    descriptor for descriptor, _ in poll.poll(SPARE_AFTER_MS if self._fork_ahead else None)
+                }
+                if not ready and self._fork_ahead:
+                    self._fork_ahead = False
+                    with suppress(OSError):  # whoever asks next will hear of it
+                        self._spare = self._fork()
                 if self._wake_reader in ready:
                     with suppress(BlockingIOError):
                         os.read(self._wake_reader, 4096)
@@ -72,16 +76,9 @@ class ForkLoop:
 
     def _serve(self) -> bool:
         """Do what one packet asks for; False when hive is gone."""
-        packet, ancillary, _, _ = self._control.recvmsg(
-            MAX_PACKET_BYTES, socket.CMSG_LEN(4), socket.MSG_CMSG_CLOEXEC
-        )
+        packet, descriptors = receive(self._control)
         if not packet:
             return False
-        descriptors = [
-            int.from_bytes(data[:4], sys.byteorder)
-            for level, kind, data in ancillary
-            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS)
-        ]
         message = decode_packet(packet)
         match message["op"]:
             case "ping":
@@ -89,28 +86,38 @@ class ForkLoop:
             case "path":
                 sys.path[:] = [*sys.path, *(entry for entry in message["path"] if entry not in sys.path)]
             case "spawn":
-                self._spawn(message, descriptors[0])
+                self._spawn(int(message["id"]), packet, read_birth(message), descriptors[0])
             case _:
                 raise ValueError(f"unknown request {message['op']!r}")
         return True
 
-    def _spawn(self, message: dict[str, Any], descriptor: int) -> None:
-        number, birth = int(message["id"]), read_birth(message)
+    def _spawn(self, number: int, packet: bytes, birth: Birth, descriptor: int) -> None:
         if birth.preload and not self._loaded:
             self._load()
-        zygote = os.getpid()
         try:
-            pid = os.fork()
+            pid = self._born(packet, descriptor)
         except OSError as error:
-            os.close(descriptor)
             self._report({"op": "refused", "id": number, "error": error.strerror})
             return
-        if pid == 0:
-            self._control.detach()  # or its finaliser closes the number that the child's socket takes over
-            _live(zygote, birth, descriptor)
-        os.close(descriptor)
+        finally:
+            os.close(descriptor)
         self._children[pid] = number
         self._report({"op": "spawned", "id": number, "pid": pid})
+        self._fork_ahead = self._loaded
+
+    def _born(self, packet: bytes, descriptor: int) -> int:
+        """Make the spare, or else a new child, what ``packet`` says; its process id. Raises OSError."""
+        spare, self._spare = self._spare, None
+        if spare is None or not spare.hand_over(packet, descriptor):
+            spare = self._fork()
+            if not spare.hand_over(packet, descriptor):
+                raise ChildProcessError(errno.ECHILD, "it ended before it began")
+        return spare.pid
+
+    def _fork(self) -> Spare:
+        spare = Spare.fork((self._control,))
+        self._children[spare.pid] = None
+        return spare
 
     def _load(self) -> None:
         from pools.fetch.preload import load
@@ -135,7 +142,7 @@ class ForkLoop:
             _, status, usage = os.wait4(pid, 0)
             number = self._children.pop(pid, None)
             if number is None:
-                continue  # a stray
+                continue  # a stray, or a spare
             self._kill_strays()
             self._report(
                 {
@@ -171,29 +178,6 @@ class ForkLoop:
 
     def _report(self, message: dict[str, Any]) -> None:
         self._control.send(encode_packet(message))
-
-
-def _live(zygote: int, birth: Birth, descriptor: int) -> NoReturn:
-    """A child's life: shed what was the zygote's, do the one thing, exit without clean-up."""
-    status = 70
-    try:
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        os.setsid()
-        die_with_parent(zygote)
-        connection = socket.socket(fileno=os.dup2(descriptor, 3, inheritable=False))
-        os.closerange(4, 65536)
-        limit_memory(birth.max_data_bytes)
-        name_process(f"hive-{birth.role}")
-        status = importlib.import_module(ROLES[birth.role]).main(connection, birth, zygote)
-    except MemoryError:
-        status = 77  # exits.OUT_OF_MEMORY_STATUS, without what it imports
-    except BaseException:  # noqa: BLE001 - a process's boundary: nothing returns into the loop
-        import traceback
-
-        traceback.print_exc()
-    finally:
-        os._exit(status)
 
 
 def _kill_group(pid: int) -> None:

@@ -24,6 +24,7 @@ CAP_DAC_READ_SEARCH: Final = 2
 _CAPABILITY_VERSION_3: Final = 0x20080522
 
 _libc = ctypes.CDLL(None, use_errno=True)
+_libc.prctl.argtypes = (ctypes.c_int, *(ctypes.c_ulong,) * 4)
 
 
 class _CapHeader(ctypes.Structure):
@@ -68,7 +69,8 @@ def adopt_orphans() -> None:
 
 def name_process(name: str) -> None:
     """The name that ``ps`` and ``top`` show, 15 bytes at the most."""
-    _prctl(PR_SET_NAME, ctypes.c_char_p(name.encode()[:15]))
+    text = ctypes.create_string_buffer(name.encode()[:15])
+    _prctl(PR_SET_NAME, ctypes.addressof(text))
 
 
 def limit_memory(max_bytes: int | None) -> None:
@@ -124,17 +126,14 @@ def _readable(path: str) -> bool:
     return os.access(path, os.R_OK | (os.X_OK if os.path.isdir(path) else 0))
 
 
-def _prctl(option: int, value: int | ctypes.c_char_p) -> None:
-    argument = ctypes.c_ulong(value) if isinstance(value, int) else value
-    zero = ctypes.c_ulong(0)
-    if _libc.prctl(ctypes.c_int(option), argument, zero, zero, zero) != 0:
+def _prctl(option: int, argument: int) -> None:
+    if _libc.prctl(option, argument, 0, 0, 0) != 0:
         _fail("prctl", option)
 
 
 def _drop_bounding_set() -> None:
     for capability in range(64):
-        zero = ctypes.c_ulong(0)
-        if _libc.prctl(PR_CAPBSET_DROP, ctypes.c_ulong(capability), zero, zero, zero) != 0:
+        if _libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
             return  # past the kernel's last one, or not allowed: exec gains nothing anyway
 
 

@@ -32,6 +32,8 @@ LIBRARIES: Final = (
     "hive.ingest.splitting",
     "hive.ingest.connectors.catalogue",
     "pools.fetch.child",
+    "pools.fetch.task_child",
+    "hive.tasks",
 )
 WITH_MODULES: Final = ("hive.ingest.connectors", "hive.ingest.parsing", "encodings")
 _ELSEWHERE: Final = frozenset({"encodings.mbcs", "encodings.oem"})  # Windows only

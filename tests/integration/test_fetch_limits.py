@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from fetch_harness import MIB, alive, children_of, running, text_of, until, warm
+from fetch_harness import MIB, alive, busy_children_of, running, text_of, until, warm
 from hive.ingest.fetching import BatchReady, ChildDied, Frame, Progressed
 
 
@@ -191,4 +191,4 @@ async def test_cancelling_a_start_leaves_no_child() -> None:
             await hive.frames(["block"])
         os.kill(zygote, signal.SIGCONT)
         await hive.frames(["documents", 1])
-        await until(lambda: children_of(zygote) == [])
+        await until(lambda: busy_children_of(zygote) == [])

@@ -9,7 +9,19 @@ from typing import Any
 
 import pytest
 
-from fetch_harness import MIB, Hive, alive, children_of, descriptors, request, text_of, until, warm
+from fetch_harness import (
+    MIB,
+    Hive,
+    alive,
+    busy_children_of,
+    children_of,
+    descriptors,
+    request,
+    spare_of,
+    text_of,
+    until,
+    warm,
+)
 from hive.errors import Transient
 from hive.ingest.fetching import (
     BatchReady,
@@ -279,15 +291,18 @@ async def test_a_hundred_children_leave_nothing_behind() -> None:
     async with warm() as hive:
         await hive.frames(["documents", 1])
         zygote = hive.children.nursery.zygote_pid
-        before = descriptors(os.getpid()), descriptors(zygote)
+        await until(lambda: spare_of(zygote) is not None)
+        before = descriptors(os.getpid()), len(descriptors(zygote))
         for number in range(100):
             if number % 3:
                 await hive.frames(["documents", 1])
             else:
                 with pytest.raises(ChildDied):
                     await hive.frames(["die", 9])
-        assert (descriptors(os.getpid()), descriptors(zygote)) == before
-        assert children_of(zygote) == []
+        await until(lambda: spare_of(zygote) is not None)
+        assert (descriptors(os.getpid()), len(descriptors(zygote))) == before
+        assert busy_children_of(zygote) == []
+        assert len(children_of(zygote)) == 1
         assert hive.children.nursery.living == 0
 
 

@@ -13,6 +13,7 @@ from hive.events import Events, FetchExited
 from hive.ingest.fetching import BatchReady, FetchLimits, FetchRequest, Frame
 from hive.settings import Fetch
 from pools.fetch.parent import FetchChildren, Session
+from pools.fetch.spare import SPARE_NAME
 from pools.fetch.zygote import Zygote
 
 MIB = 1024 * 1024
@@ -152,6 +153,24 @@ def descriptors(pid: int) -> list[str]:
             with contextlib.suppress(FileNotFoundError):  # the one that the listing itself uses
                 found.append(os.readlink(entry))
     return sorted(found)
+
+
+def name_of(pid: int) -> str:
+    """What it calls itself; empty when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def spare_of(zygote: int) -> int | None:
+    """The child that waits to be asked for, once it does."""
+    return next((pid for pid in children_of(zygote) if name_of(pid) == SPARE_NAME), None)
+
+
+def busy_children_of(zygote: int) -> list[int]:
+    """Children that somebody asked for, and zombies."""
+    return [pid for pid in children_of(zygote) if pid != spare_of(zygote)]
 
 
 def children_of(pid: int) -> list[int]:

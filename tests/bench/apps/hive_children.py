@@ -1,7 +1,8 @@
 """How long a child process takes to its first word, in milliseconds: prints {system: {quantile: value}}.
 
 hive's zygote: a fetch child that walks an empty folder, and a child for a ``process=True`` task. Beside them
-the fork server with the same libraries preloaded, and spawn: a function that sends one byte.
+the fork server with the same libraries preloaded, and spawn: a function that sends one byte. All with a pause
+before each, as between crawls.
 """
 
 import asyncio
@@ -12,6 +13,8 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+
+from library_children import PAUSE_SECONDS
 
 from hive.events import Events
 from hive.ingest.fetching import FetchLimits, FetchRequest
@@ -50,6 +53,7 @@ async def with_zygote(count: int, folder: Path) -> dict[str, list[float]]:
     task: list[float] = []
     try:
         for number in range(count + 1):
+            await asyncio.sleep(PAUSE_SECONDS)
             began = time.monotonic()
             async with children.open(request, LIMITS) as session:
                 words = 0
@@ -57,6 +61,7 @@ async def with_zygote(count: int, folder: Path) -> dict[str, list[float]]:
                     if not words and number:  # the first child waits for the preload
                         fetch.append(time.monotonic() - began)
                     words += 1
+            await asyncio.sleep(PAUSE_SECONDS)
             began = time.monotonic()
             await children.run_task(call, hard_seconds=30)
             if number:

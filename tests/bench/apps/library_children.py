@@ -13,6 +13,8 @@ from typing import Any
 
 from trivial import speak
 
+PAUSE_SECONDS = 0.1
+
 
 def main(method: str, count: int, libraries: list[str]) -> list[float]:
     context: Any = multiprocessing.get_context(method)
@@ -20,6 +22,7 @@ def main(method: str, count: int, libraries: list[str]) -> list[float]:
         context.set_forkserver_preload([*libraries, "trivial"])
     taken: list[float] = []
     for number in range(count + 1):
+        time.sleep(PAUSE_SECONDS)
         ours, theirs = context.Pipe(duplex=False)
         began = time.monotonic()
         process = context.Process(target=speak, args=(theirs,))
