@@ -17,7 +17,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from hive.errors import ConfigurationError
 from hive.settings import Settings
-from hive.topology import default_pools, default_schedules
+from hive.topology import default_pools, default_providers, default_schedules
 
 PREFIX = "HIVE_"
 # Named by the environment for the command line, not settings of their own.
@@ -101,6 +101,7 @@ def _defaults_of_tables() -> dict[str, Any]:
     return {
         "pools": {name: pool.model_dump() for name, pool in default_pools().items()},
         "schedules": default_schedules(),
+        "providers": default_providers(),
     }
 
 
@@ -159,7 +160,7 @@ def render() -> str:
         value = getattr(settings, name)
         if isinstance(value, BaseModel):
             lines += _table(name, value)
-        elif name in ("schedules", "limits"):
+        elif name in ("schedules", "limits", "providers"):
             lines += [f"# {field.description}", f"[{name}]"]
             lines += [f"{key} = {_literal(each)}" for key, each in value.items()]
             lines.append("")

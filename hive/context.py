@@ -10,6 +10,7 @@ from anyio.from_thread import BlockingPortal
 from hive.broker.port import Broker, BrokerKind, Delivery, TransactionalBroker
 from hive.errors import ConfigurationError, LeaseLost
 from hive.ids import MessageId, TenantId
+from hive.providers import ProviderCall, Providers
 from hive.store.connection import Connection
 
 if TYPE_CHECKING:
@@ -150,6 +151,22 @@ class Context:
     def attach_portal(self, portal: BlockingPortal) -> None:
         """Give a handler that runs in a thread its way to the loop. The pool calls this."""
         self._portal = portal
+
+    def provider(
+        self, name: str, *, account: str | None = None, patience_seconds: float | None = None
+    ) -> AbstractAsyncContextManager[ProviderCall]:
+        """One call to a foreign service that bears only so much at once: wait for its turn, then make it.
+
+        ::
+
+            async with context.provider("openai") as call, session.post(url, json=body) as answer:
+                call.check(answer.status, answer.headers)  # raises Throttled at 429 and 503
+
+        See ``hive.providers`` for what ``Throttled`` does, and ``Providers.call`` for the options. In a plain
+        ``def``: ``with context.portal.wrap_async_context_manager(context.provider("openai")) as call:``.
+        Not in child processes: their context reaches nothing of hive's.
+        """
+        return self.service(Providers).call(name, account=account, patience_seconds=patience_seconds)
 
     def service(self, kind: type[T]) -> T:
         """The process's one object of this type, such as an embedding client."""

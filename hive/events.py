@@ -12,6 +12,7 @@
 | LoopStalled | the event loop did not turn for a while |
 | FetchExited | a fetch child ended |
 | QueueMeasured | the `monitor_queues` tick counted a queue |
+| ProviderThrottled | a provider said that it has too much to do |
 | SlotWrittenOff | a handler ran past its hard deadline and cannot be ended: its slot is lost until it ends |
 
 Subscribers are plain functions called in turn on the loop; they must return at once.
@@ -112,6 +113,11 @@ class SlotWrittenOff(Event):
     task: str
     job: MessageId
     total: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProviderThrottled(Event):
+    provider: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

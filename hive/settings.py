@@ -11,7 +11,7 @@ from pydantic import Field, SecretStr, model_validator
 
 from hive.addresses import HttpAddress, PostgresAddress, RedisAddress
 from hive.section import Count, Positive, Section
-from hive.topology import Pool, default_pools, default_schedules
+from hive.topology import Pool, default_pools, default_providers, default_schedules
 
 
 class Process(Section):
@@ -352,6 +352,10 @@ class Settings(Section):
     limits: dict[str, Count] = Field(
         default_factory=dict[str, int],
         description="queue = most messages waiting in it; one more is refused. Unlimited unless named.",
+    )
+    providers: dict[str, Count] = Field(
+        default_factory=default_providers,
+        description="provider = most calls of one hive to it at once (context.provider); else the default.",
     )
     fetch: Fetch = Fetch()
     documents: Documents = Documents()

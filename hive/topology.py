@@ -1,4 +1,4 @@
-"""The pools hive ships with, the queues they serve, and the timetable of the periodic tasks."""
+"""The pools hive ships with, the queues they serve, the timetable of the periodic tasks, the providers."""
 
 from pydantic import Field
 
@@ -45,3 +45,8 @@ def default_schedules() -> dict[str, float]:
         "monitor_queues": 10,
         "heartbeat": 60,
     }
+
+
+def default_providers() -> dict[str, int]:
+    """The most calls to a provider at once; ``default`` is for those not named."""
+    return {"default": 8, "embedding": 8}

@@ -1,8 +1,8 @@
 """Prometheus metrics: the one place that knows the library, in a registry of hive's own.
 
 Counters and histograms are fed by events; gauges are read when somebody scrapes. Labels are bounded: pool,
-queue, task, outcome, service, store. Never a tenant, a job or a message: per-tenant figures come from the
-API.
+queue, task, outcome, service, store, provider. Never a tenant, a job or a message: per-tenant figures come
+from the API.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -22,6 +22,7 @@ from hive.events import (
     JobStarted,
     LeaderChanged,
     LoopStalled,
+    ProviderThrottled,
     QueueMeasured,
     ServiceChanged,
     StoreChanged,
@@ -62,6 +63,9 @@ class Metrics:
         self._restarts = counter("service_failures", "Failures of a supervised service.", "service")
         self._elections = counter("leader_elections", "How often this process became leader.")
         self._stalls = counter("loop_stalls", "How often the event loop stood still.")
+        self._throttles = counter(
+            "provider_throttles", "Refusals of a provider that has too much to do.", "provider"
+        )
         self._fetches = counter("fetch_exits", "Fetch children that ended.", "exit")
         self._run_seconds = Histogram(
             "hive_job_run_seconds",
@@ -104,6 +108,7 @@ class Metrics:
         events.subscribe(LeaderChanged, self._on_leader)
         events.subscribe(StoreChanged, lambda event: self._stores.update({event.store: event.up}))
         events.subscribe(LoopStalled, lambda event: self._stalls.inc())
+        events.subscribe(ProviderThrottled, lambda event: self._throttles.labels(event.provider).inc())
         events.subscribe(FetchExited, self._on_fetch)
         events.subscribe(QueueMeasured, self._on_queue)
 

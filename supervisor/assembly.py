@@ -21,6 +21,7 @@ from hive.ingest.index.search import Search
 from hive.ingest.pairs import Pairs
 from hive.ingest.services import IngestServices
 from hive.locks.port import LeaderLease
+from hive.providers import Providers
 from hive.settings import Monitoring, Settings
 from hive.store.heartbeat import Heartbeat, PostgresHeartbeat, RedisHeartbeat
 from hive.store.sealing import Sealer
@@ -186,13 +187,14 @@ async def assemble(
     }
     client = Client(routes=routes, registry=registry, events=events)
 
+    providers = Providers(settings.providers, events=events, clock=clock)
     model: ModelServer | None = None
     if settings.embedding.url:
-        embedder = Embedder(settings.embedding)
+        embedder = Embedder(settings.embedding, providers=providers)
     else:
         require_model()
         model = ModelServer(settings)
-        embedder = Embedder(settings.embedding, socket_path=model.socket_path)
+        embedder = Embedder(settings.embedding, socket_path=model.socket_path, providers=providers)
     index = PostgresIndex()
     pairs = Pairs(database, Sealer.load(settings.secrets, state))
     attempts = Attempts(database)
@@ -214,6 +216,7 @@ async def assemble(
             settings=settings,
             file_roots=roots.all,
         ),
+        Providers: providers,
         Heartbeat: heartbeat,
         Events: events,
         Monitoring: settings.monitoring,
@@ -260,7 +263,7 @@ async def assemble(
     metrics = Metrics(clock)
     metrics.wire(events)
     loop = LoopMonitor(settings.probes, events)
-    add_gauges(metrics, pools, loop)
+    add_gauges(metrics, pools, providers, loop)
     backend = Backend(
         settings=settings,
         database=database,

@@ -1,13 +1,16 @@
-"""Figures that are read when somebody scrapes: the pools' slots and the event loop's lag."""
+"""Figures that are read when somebody scrapes: the pools' slots, the providers, the event loop's lag."""
 
 from collections.abc import Mapping
 
+from hive.providers import Providers
 from pools.pool import WorkerPool
 from probes.loop import LoopMonitor
 from probes.metrics import Metrics
 
 
-def add_gauges(metrics: Metrics, pools: Mapping[str, WorkerPool], loop: LoopMonitor) -> None:
+def add_gauges(
+    metrics: Metrics, pools: Mapping[str, WorkerPool], providers: Providers, loop: LoopMonitor
+) -> None:
     """Add them to ``metrics``."""
     metrics.gauge(
         "pool_slots",
@@ -26,6 +29,30 @@ def add_gauges(metrics: Metrics, pools: Mapping[str, WorkerPool], loop: LoopMoni
         "Slots written off: their handlers cannot be ended.",
         ("pool",),
         lambda: {(name,): float(pool.slots.written_off) for name, pool in pools.items()},
+    )
+    metrics.gauge(
+        "provider_limit",
+        "Calls to a provider that may be under way at once.",
+        ("provider",),
+        lambda: {(each.provider,): float(each.limit) for each in providers.states()},
+    )
+    metrics.gauge(
+        "provider_calls",
+        "Calls to a provider under way.",
+        ("provider",),
+        lambda: {(each.provider,): float(each.under_way) for each in providers.states()},
+    )
+    metrics.gauge(
+        "provider_waiting",
+        "Handlers that wait for their turn at a provider.",
+        ("provider",),
+        lambda: {(each.provider,): float(each.waiting) for each in providers.states()},
+    )
+    metrics.gauge(
+        "provider_closed_seconds",
+        "How long a provider still asks for no calls.",
+        ("provider",),
+        lambda: {(each.provider,): each.closed_seconds for each in providers.states()},
     )
     metrics.gauge(
         "loop_lag_seconds",

@@ -1,13 +1,12 @@
 """The embedding client: texts in, vectors out, over the API that OpenAI made common.
 
 It knows hive's own model server (by Unix socket) and any compatible one (by URL). What the other side asks
-for is honoured: 429 and 503 give a ``Transient`` with its Retry-After, and halve this process' concurrency.
+for is honoured: it is the provider ``embedding`` (see ``hive.providers``).
 """
 
 import binascii
 import json
 from collections.abc import Mapping, Sequence
-from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -15,12 +14,12 @@ import aiohttp
 import anyio
 
 from hive.errors import ConfigurationError, NeedsOperator, Permanent, Transient
-from hive.ingest.throttle import Throttle
+from hive.providers import BUSY, Providers, Throttled
+from hive.retry_after import retry_after_seconds
 from hive.settings import Embedding
 from hive.vector import Vector
 
-CONCURRENCY: Final = 8
-BUSY: Final = frozenset({429, 503})
+PROVIDER: Final = "embedding"
 REFUSED: Final = frozenset({400, 413, 422})
 FORBIDDEN: Final = frozenset({401, 403})
 
@@ -35,7 +34,7 @@ class EmbedderDown(Transient):
     code = "embedder_down"
 
 
-class EmbedderBusy(Transient):
+class EmbedderBusy(Throttled):
     """The model server has too much to do and asks to come back later."""
 
     code = "embedder_busy"
@@ -56,24 +55,22 @@ class EmbedderLocked(NeedsOperator):
 class Embedder:
     """A client of one model server. ``socket_path``: hive's own, instead of ``settings.url``."""
 
-    def __init__(self, settings: Embedding, *, socket_path: Path | None = None) -> None:
+    def __init__(
+        self, settings: Embedding, *, socket_path: Path | None = None, providers: Providers | None = None
+    ) -> None:
         self._settings = settings
         self._socket_path = socket_path
         base = "http://model/v1" if socket_path is not None else settings.url.rstrip("/")
         self._url = f"{base}/embeddings"
-        self._throttle = Throttle(CONCURRENCY)
+        self._providers = providers or Providers()
         self._session: aiohttp.ClientSession | None = None
-
-    @property
-    def concurrency(self) -> int:
-        """How many requests may be under way at once, just now."""
-        return self._throttle.limit
 
     async def embed(self, texts: Sequence[str], *, timeout_seconds: float | None = None) -> list[Vector]:
         """One vector for each text, in order, in requests of ``batch_texts``.
 
-        ``timeout_seconds``: deadline of one request, if not the settings'. Raises EmbedderDown or
-        EmbedderBusy (both Transient), EmbeddingRefused, EmbedderLocked. Cancelling it leaves nothing behind.
+        ``timeout_seconds``: deadline of one request, if not the settings', and of the wait for its turn.
+        Raises EmbedderDown, Throttled (both Transient), EmbeddingRefused, EmbedderLocked. Cancelling it
+        leaves nothing behind.
         """
         vectors: list[Vector] = []
         size = self._settings.batch_texts
@@ -110,7 +107,7 @@ class Embedder:
             await self._started()
         deadline = aiohttp.ClientTimeout(total=timeout_seconds or self._settings.request_seconds)
         body = {"model": self._settings.model, "input": list(texts), "encoding_format": "base64"}
-        async with self._throttle.slot() as round:
+        async with self._providers.call(PROVIDER, patience_seconds=timeout_seconds):
             try:
                 async with self._open().post(self._url, json=body, timeout=deadline) as response:
                     content = await response.read()
@@ -119,10 +116,7 @@ class Embedder:
             except (aiohttp.ClientError, OSError) as error:
                 raise EmbedderDown(f"the model server does not answer: {error}") from error
             if response.status == 200:
-                self._throttle.success()
                 return _vectors(content, len(texts))
-            if response.status in BUSY:
-                self._throttle.overrun(round)
             raise _error_of(response.status, response.headers, content)
 
     def _open(self) -> aiohttp.ClientSession:
@@ -141,13 +135,13 @@ class Embedder:
 def _error_of(status: int, headers: Mapping[str, str], content: bytes) -> Exception:
     said = f"the model server answered {status}: {_message(content)}"
     if status in BUSY:
-        return EmbedderBusy(said, retry_after_seconds=_retry_after(headers))
+        return EmbedderBusy(said, retry_after_seconds=retry_after_seconds(headers))
     if status in REFUSED:
         return EmbeddingRefused(said)
     if status in FORBIDDEN:
         return EmbedderLocked(said, remedy="set embedding.api_key")
     # A 404 is the wrong model or the wrong address: a person must act, but what waits shall not be given up.
-    return EmbedderDown(said, retry_after_seconds=_retry_after(headers))
+    return EmbedderDown(said, retry_after_seconds=retry_after_seconds(headers))
 
 
 def _message(content: bytes) -> str:
@@ -155,22 +149,6 @@ def _message(content: bytes) -> str:
         return str(json.loads(content)["error"]["message"])[:200]
     except (ValueError, KeyError, TypeError):
         return content[:200].decode(errors="replace")
-
-
-def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds from a Retry-After header; a date in it is measured against the server's own clock."""
-    value = headers.get("Retry-After")
-    if value is None:
-        return None
-    try:
-        return max(0.0, float(value))
-    except ValueError:
-        pass
-    try:
-        wait = parsedate_to_datetime(value) - parsedate_to_datetime(headers["Date"])
-    except (ValueError, KeyError, TypeError):
-        return None
-    return max(0.0, wait.total_seconds())
 
 
 def _vectors(content: bytes, count: int) -> list[Vector]:

@@ -10,26 +10,32 @@ from aiohttp import web
 
 from hive.errors import ConfigurationError
 from hive.ingest.embedding import (
+    PROVIDER,
     Embedder,
     EmbedderBusy,
     EmbedderDown,
     EmbedderLocked,
     EmbeddingRefused,
 )
+from hive.providers import Providers, Throttled
 from hive.settings import Embedding
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @asynccontextmanager
-async def served(handler: Handler, **settings: object) -> AsyncGenerator[Embedder]:
+async def served(
+    handler: Handler, *, providers: Providers | None = None, **settings: object
+) -> AsyncGenerator[Embedder]:
     app = web.Application()
     app.router.add_post("/v1/embeddings", handler)
     runner = web.AppRunner(app)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     port = runner.addresses[0][1]
-    embedder = Embedder(Embedding.model_validate({"url": f"http://127.0.0.1:{port}/v1", **settings}))
+    embedder = Embedder(
+        Embedding.model_validate({"url": f"http://127.0.0.1:{port}/v1", **settings}), providers=providers
+    )
     try:
         yield embedder
     finally:
@@ -77,12 +83,16 @@ async def test_an_overrun_server_is_obeyed(status: int, error: type[EmbedderBusy
             {"error": {"message": "slow down"}}, status=status, headers={"Retry-After": "7"}
         )
 
-    async with served(handler) as embedder:
-        assert embedder.concurrency == 8
+    providers = Providers()
+    async with served(handler, providers=providers) as embedder:
         with pytest.raises(error, match="slow down") as caught:
             await embedder.embed(["a"])
         assert caught.value.retry_after_seconds == 7
-        assert embedder.concurrency == 4
+        state = providers.state(PROVIDER)
+        assert (state.limit, state.under_way, round(state.closed_seconds)) == (4, 0, 7)
+        with pytest.raises(Throttled, match="no room") as refused:  # who asks for an answer is told at once
+            await embedder.embed(["a"], timeout_seconds=2)
+        assert round(refused.value.retry_after_seconds or 0) == 7
 
 
 async def test_a_date_to_come_back_at_is_measured_by_the_servers_clock() -> None:

@@ -87,8 +87,10 @@ class Rig:
         routes: Mapping[QueueName, Broker] | None = None,
         tenant: TenantId = ACME,
         owner: ProcessId | None = None,
+        services: Mapping[type, object] | None = None,
     ) -> None:
         self.tenant = tenant
+        self.services: Mapping[type, object] = services or {}
         self.clock = clock or SystemClock()
         self.memory = Wavering(self.clock, lease_seconds=lease_seconds)
         self.broker = broker or self.memory
@@ -131,7 +133,13 @@ class Rig:
         self.labels[event.job] = event.outcome
 
     def context(self, delivery: Delivery, broker: Broker) -> Context:
-        return Context(delivery=delivery, broker=broker, stores=self.stores, client=self.client, services={})
+        return Context(
+            delivery=delivery,
+            broker=broker,
+            stores=self.stores,
+            client=self.client,
+            services=self.services,
+        )
 
     def count(self, label: str) -> int:
         """How many jobs came to this outcome."""

@@ -3,8 +3,6 @@
 from dataclasses import replace
 from typing import Any
 
-import anyio
-import anyio.lowlevel
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,7 +16,6 @@ from hive.ingest.fetching import Chunk, ParsedDocument
 from hive.ingest.index.port import Found
 from hive.ingest.index.search import fuse
 from hive.ingest.index.snippet import LONGEST, snippet
-from hive.ingest.throttle import Throttle
 from hive.ingest.versions import may_replace, version_of
 from hive.ingest.waiting import CATCHING_UP, waiting_for
 
@@ -136,45 +133,6 @@ def test_a_snippet_shows_the_words_that_were_looked_for() -> None:
 @given(st.text(), st.text())
 def test_a_snippet_is_bounded_whatever_comes(body: str, query: str) -> None:
     assert len(snippet(body, query, longest=60)) <= 64
-
-
-async def test_the_throttle_halves_and_recovers() -> None:
-    throttle = Throttle(8)
-    async with throttle.slot() as first, throttle.slot() as second:
-        throttle.overrun(first)
-        throttle.overrun(second)  # the same overrun, seen twice
-        assert throttle.limit == 4
-    for _ in range(40):
-        throttle.success()
-    assert throttle.limit == 8
-    for _ in range(10):
-        async with throttle.slot() as round:
-            throttle.overrun(round)
-    assert throttle.limit == 1
-
-
-async def test_the_throttle_lets_in_no_more_than_its_limit_and_forgets_nobody() -> None:
-    throttle = Throttle(3)
-    inside = most = done = 0
-
-    async def work() -> None:
-        nonlocal inside, most, done
-        async with throttle.slot():
-            inside += 1
-            most = max(most, inside)
-            await anyio.lowlevel.checkpoint()
-            inside -= 1
-            done += 1
-
-    async with anyio.create_task_group() as group:
-        with anyio.CancelScope() as cut:
-            async with throttle.slot(), throttle.slot(), throttle.slot():
-                for _ in range(20):
-                    group.start_soon(work)
-                await anyio.wait_all_tasks_blocked()
-                cut.cancel()
-                await anyio.lowlevel.checkpoint()
-    assert (most, done) == (3, 20)
 
 
 def facts(**changes: Any) -> dict[str, Any]:

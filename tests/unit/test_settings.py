@@ -150,6 +150,14 @@ def test_drift_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "make config" in capsys.readouterr().err
 
 
+def test_a_provider_of_ones_own_leaves_the_others_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HIVE_PROVIDERS__OPENAI", "32")
+    assert load(None).providers == {**Settings().providers, "openai": 32}
+    monkeypatch.setenv("HIVE_PROVIDERS__OPENAI", "0")
+    with pytest.raises(ConfigurationError, match=r"providers\.openai"):
+        load(None)
+
+
 def test_a_limit_names_a_queue_that_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HIVE_LIMITS__DOCUMENT_PROCESSING", "500")
     assert load(None).limits == {"document_processing": 500}

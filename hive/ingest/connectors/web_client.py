@@ -4,18 +4,16 @@ import asyncio
 import base64
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC
-from email.utils import parsedate_to_datetime
 from types import TracebackType
 from typing import Any, Self
 
 import aiohttp
 from yarl import URL
 
-from hive.clock import SystemClock
 from hive.ingest.connectors.port import SourceError
 from hive.ingest.connectors.private_networks import PrivateAddress, public_socket
 from hive.ingest.connectors.web_urls import Site, parsed_url
+from hive.retry_after import retry_after_seconds
 
 MAX_REDIRECTS = 10
 _ACCEPT = "text/html,application/xhtml+xml,text/markdown,text/plain;q=0.9,application/pdf;q=0.8,*/*;q=0.5"
@@ -180,9 +178,7 @@ class WebClient:
             if status == 304 and headers:
                 return NotModified(url=url)
             if status in (429, 503):
-                return Busy(
-                    status=status, retry_after_seconds=_retry_after(response.headers.get("Retry-After"))
-                )
+                return Busy(status=status, retry_after_seconds=retry_after_seconds(response.headers))
             if status != 200:
                 return _refusal(url, status)
             if not wanted_type(url, response.content_type):
@@ -258,18 +254,3 @@ def _failure(url: URL, error: Exception) -> Failed:
         return Failed(code="bad_url", summary=f"{url} cannot be asked for: {error}"[:500])
     reason = str(error) or type(error).__name__
     return Failed(code="unreachable", summary=f"cannot connect to {where}: {reason}"[:500], transient=True)
-
-
-def _retry_after(value: str | None) -> float | None:
-    """Seconds, from either of the header's two forms (RFC 9110, 10.2.3)."""
-    if not value:
-        return None
-    if value.strip().isascii() and value.strip().isdigit():
-        return min(float(value), 86400.0)
-    try:
-        moment = parsedate_to_datetime(value)
-    except ValueError:
-        return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return min(86400.0, max(0.0, (moment - SystemClock().now()).total_seconds()))

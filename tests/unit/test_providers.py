@@ -1,0 +1,300 @@
+"""Providers: how many calls at once, what a refusal does, who waits for how long."""
+
+import asyncio
+from contextlib import suppress
+
+import anyio
+import anyio.lowlevel
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hive.clock import SystemClock
+from hive.errors import ConfigurationError
+from hive.events import Events, ProviderThrottled
+from hive.providers import MOST_ACCOUNTS, MOST_NAMES, Providers, ProviderState, Throttled
+from hive.retry_after import MOST_SECONDS, retry_after_seconds
+from hive.testing.manual_clock import ManualClock
+from hive.throttle import LONGEST_SECONDS, Throttle
+from probes.metrics import Metrics
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+async def settled() -> None:
+    """Let everybody who can go on do so."""
+    await anyio.wait_all_tasks_blocked()
+
+
+class Caller:
+    """A task that enters, and leaves when it is told to."""
+
+    def __init__(self, throttle: Throttle) -> None:
+        self._throttle = throttle
+        self.inside = False
+        self.finish = asyncio.Event()
+        self.task = asyncio.ensure_future(self._run())
+
+    async def _run(self) -> None:
+        await self._throttle.enter()
+        self.inside = True
+        try:
+            await self.finish.wait()
+        finally:
+            self.inside = False
+            self._throttle.leave()
+
+
+async def test_the_limit_is_halved_once_a_round_and_grows_by_one_a_round(clock: ManualClock) -> None:
+    throttle = Throttle(8, clock)
+    first, second = await throttle.enter(), await throttle.enter()
+    assert throttle.overrun(first)
+    assert not throttle.overrun(second)  # the same overrun, seen twice
+    assert throttle.limit == 4
+    throttle.leave()
+    throttle.leave()
+    for _ in range(4):
+        throttle.success()
+    assert throttle.limit == 4, "a whole round and a bit: growth slows as the limit grows"
+    throttle.success()
+    assert throttle.limit == 5
+    for _ in range(100):
+        throttle.success()
+    assert throttle.limit == 8, "never above the ceiling"
+    for _ in range(10):
+        throttle.overrun(await throttle.enter())
+        throttle.leave()
+    assert throttle.limit == 1, "never below one"
+
+
+async def test_everybody_enters_in_turn_and_nobody_passes(clock: ManualClock) -> None:
+    throttle = Throttle(2, clock)
+    callers = [Caller(throttle) for _ in range(6)]
+    await settled()
+    assert [each.inside for each in callers] == [True, True, False, False, False, False]
+    assert (throttle.inside, throttle.waiting) == (2, 4)
+    callers[0].finish.set()
+    late = Caller(throttle)
+    await settled()
+    assert [each.inside for each in callers] == [False, True, True, False, False, False]
+    for each in (*callers, late):
+        each.finish.set()
+    await asyncio.gather(*(each.task for each in (*callers, late)))
+    assert (throttle.inside, throttle.waiting) == (0, 0)
+
+
+async def test_a_cancelled_wait_takes_nothing_whenever_it_comes(clock: ManualClock) -> None:
+    throttle = Throttle(1, clock)
+    await throttle.enter()
+    waiting, admitted, next_one = Caller(throttle), Caller(throttle), Caller(throttle)
+    await settled()
+    waiting.task.cancel()
+    await settled()
+    assert throttle.waiting == 2
+    throttle.leave()  # our place goes to `admitted` …
+    admitted.task.cancel()  # … who is cancelled before it knows
+    await settled()
+    assert next_one.inside
+    next_one.finish.set()
+    await next_one.task
+    assert admitted.task.cancelled()
+    assert (throttle.inside, throttle.waiting) == (0, 0)
+
+
+async def test_a_closed_gate_keeps_everybody_out_until_its_time(clock: ManualClock) -> None:
+    throttle = Throttle(4, clock)
+    insiders = [Caller(throttle) for _ in range(4)]
+    waiter = Caller(throttle)
+    await settled()
+    assert throttle.overrun(0, 30)
+    throttle.overrun(0, 10)  # asks for less: the longest wait counts
+    for each in insiders:
+        each.finish.set()
+    newcomer = Caller(throttle)
+    await settled()
+    clock.advance(29.9)
+    throttle.admit()
+    await settled()
+    assert (throttle.inside, throttle.waiting, throttle.limit) == (0, 2, 2)
+    clock.advance(0.2)
+    throttle.admit()
+    await settled()
+    assert waiter.inside
+    assert newcomer.inside
+    assert throttle.closed_seconds == 0
+    throttle.overrun(1, 1e9)
+    assert throttle.closed_seconds == LONGEST_SECONDS
+    for each in (waiter, newcomer):
+        each.finish.set()
+    await asyncio.gather(waiter.task, newcomer.task)
+
+
+async def test_the_gate_opens_by_itself() -> None:
+    throttle = Throttle(4, SystemClock())
+    throttle.overrun(0, 0.03)
+    began = asyncio.get_running_loop().time()
+    async with asyncio.timeout(10):
+        await throttle.enter()
+    assert asyncio.get_running_loop().time() - began >= 0.029
+
+
+async def test_only_a_refusal_for_too_much_slows_down(clock: ManualClock) -> None:
+    providers = Providers({"api": 8}, clock=clock)
+
+    async def call(error: Exception | None = None) -> int:
+        with suppress(Exception):
+            async with providers.call("api"):
+                if error is not None:
+                    raise error
+        return providers.state("api").limit
+
+    assert await call() == 8
+    assert await call(ValueError("a bug")) == 8
+    assert await call(Throttled()) == 4
+    assert await call(ValueError("a bug")) == 4
+    for _ in range(5):
+        await call()
+    assert providers.state("api") == ProviderState(
+        provider="api", limit=5, under_way=0, waiting=0, closed_seconds=0
+    )
+    assert await call(Throttled(retry_after_seconds=60)) == 2
+    assert providers.state("api").closed_seconds == 60
+
+
+async def test_refusals_of_calls_made_together_count_once(clock: ManualClock) -> None:
+    events, seen = Events(), list[ProviderThrottled]()
+    events.subscribe(ProviderThrottled, seen.append)
+    metrics = Metrics(clock)
+    metrics.wire(events)
+    providers = Providers({"default": 8}, events=events, clock=clock)
+    together = anyio.Event()
+
+    async def call() -> None:
+        with suppress(Throttled):
+            async with providers.call("api"):
+                await together.wait()
+                raise Throttled
+
+    async with anyio.create_task_group() as group:
+        for _ in range(6):
+            group.start_soon(call)
+        await settled()
+        assert providers.state("api").under_way == 6
+        together.set()
+    assert providers.state("api").limit == 4
+    assert seen == [ProviderThrottled(provider="api")] * 6
+    assert b'hive_provider_throttles_total{provider="api"} 6.0' in metrics.render()
+
+
+async def test_a_refusal_counts_for_its_own_provider_alone(clock: ManualClock) -> None:
+    providers = Providers({"outer": 8, "inner": 8}, clock=clock)
+    with pytest.raises(Throttled) as caught:
+        async with providers.call("outer"), providers.call("inner"):
+            raise Throttled
+    assert caught.value.provider == "inner"
+    assert [each.limit for each in providers.states()] == [8, 4]
+
+
+async def test_who_has_no_patience_is_told_when_to_come_back(clock: ManualClock) -> None:
+    providers = Providers({"api": 1}, clock=clock)
+
+    async def refused(seconds: float) -> float | None:
+        with pytest.raises(Throttled, match="api has no room") as caught:
+            async with providers.call("api", patience_seconds=seconds):
+                raise AssertionError("entered")
+        return caught.value.retry_after_seconds
+
+    async with providers.call("api"):
+        assert await refused(0) is None
+        assert await refused(0.01) is None
+    assert providers.state("api").limit == 1
+    with pytest.raises(Throttled):
+        async with providers.call("api"):
+            raise Throttled(retry_after_seconds=100)
+    assert await refused(50) == 100, "at once: no time passes here"
+    clock.advance(100)
+    async with providers.call("api", patience_seconds=0.5):
+        assert providers.state("api") == ProviderState(
+            provider="api", limit=1, under_way=1, waiting=0, closed_seconds=0
+        )
+
+
+async def test_accounts_are_apart_and_only_so_many_are_remembered(clock: ManualClock) -> None:
+    providers = Providers({"api": 8}, clock=clock)
+
+    async def call(account: str, error: Exception | None = None) -> None:
+        with suppress(Throttled):
+            async with providers.call("api", account=account, patience_seconds=1):
+                if error is not None:
+                    raise error
+
+    await call("overdrawn", Throttled(retry_after_seconds=60))
+    async with asyncio.timeout(5):
+        await call("sound")
+    assert providers.state("api").limit == 4, "that of the slowest"
+    async with providers.call("api", account="used"):
+        for number in range(2 * MOST_ACCOUNTS):
+            await call(f"{number}")
+            assert providers.state("api").under_way == 1
+    assert len(providers._throttles) == MOST_ACCOUNTS  # pyright: ignore[reportPrivateUsage]
+    assert ("api", "used") in providers._throttles  # pyright: ignore[reportPrivateUsage]
+    assert providers.state("api").limit == 8, "the overdrawn account is forgotten"
+
+
+async def test_names_are_few() -> None:
+    providers = Providers()
+    for number in range(MOST_NAMES):
+        async with providers.call(f"p{number}"):
+            pass
+    with pytest.raises(ConfigurationError, match="account"):
+        async with providers.call("one more"):
+            pass
+    async with providers.call("p0"):
+        assert len(providers.states()) == MOST_NAMES
+
+
+async def test_an_answer_is_checked() -> None:
+    providers = Providers()
+    async with providers.call("api") as call:
+        for status in (200, 304, 400, 404, 500, 502):
+            call.check(status, {"Retry-After": "5"})
+    for status in (429, 503):
+        with pytest.raises(Throttled, match=f"api answered {status}") as caught:
+            async with providers.call("api", account=f"{status}") as call:
+                call.check(status, {"Retry-After": "5"})
+        assert caught.value.retry_after_seconds == 5
+
+
+DATE = "Mon, 01 Jan 2001 00:00:00 GMT"
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({}, None),
+        ({"Retry-After": "7"}, 7),
+        ({"Retry-After": " 1.5 "}, 1.5),
+        ({"Retry-After": "-3"}, 0),
+        ({"Retry-After": "1e99"}, MOST_SECONDS),
+        ({"Retry-After": "inf"}, None),
+        ({"Retry-After": "nan"}, None),
+        ({"Retry-After": ""}, None),
+        ({"Retry-After": "soon"}, None),
+        ({"Retry-After": "Mon, 01 Jan 2001 00:00:30 GMT", "Date": DATE}, 30),
+        ({"Retry-After": "Mon, 01 Jan 2001 00:00:30", "Date": DATE}, 30),
+        ({"Retry-After": DATE, "Date": "Mon, 01 Jan 2001 00:00:30 GMT"}, 0),
+        ({"Retry-After": DATE}, 0),
+        ({"Retry-After": DATE, "Date": "nonsense"}, 0),
+    ],
+)
+def test_what_a_server_asks_for(headers: dict[str, str], seconds: float | None) -> None:
+    assert retry_after_seconds(headers) == seconds
+
+
+@given(st.text(), st.text())
+def test_any_header_is_a_number_of_seconds_or_nothing(value: str, date: str) -> None:
+    seconds = retry_after_seconds({"Retry-After": value, "Date": date})
+    assert seconds is None or 0 <= seconds <= MOST_SECONDS
