@@ -1,96 +1,97 @@
-"""Connections that the stream scripts keep in hand.
+"""The connection that all stream scripts of a process share.
 
-Borrowing one from redis-py's pool for each call, with its checks and locks, takes longer than the answer of
-an idle server; and its own packing, in Python, takes a third of a big publish's time.
+Commands go out as they come and answers come back in their order, so nobody waits for a free connection, and
+whoever stops waiting leaves his answer to be dropped. Several connections would gain nothing: the server runs
+one script at a time.
 """
 
 import asyncio
-from dataclasses import dataclass
-from typing import Any, Final
+from collections import deque
+from typing import Any
 
 import hiredis
+from redis.asyncio import ConnectionPool
 from redis.exceptions import ConnectionError as Disconnected
-from redis.exceptions import ResponseError
 
+from hive.broker.stream_connection import StreamConnection
 from hive.store.redis import RedisStore
 
 Argument = bytes | str | int
 
-KEPT: Final = 3  # of the pool's connections; more calls at once borrow and give back
-IDLE_SECONDS: Final = 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    """A connection in hand, and when it was last used, on the loop."""
-
-    connection: Any
-    used_at: float
-
 
 class StreamLink:
-    """Sends commands that may be repeated. ``run`` gives back what is kept, or the store closes it."""
+    """Sends commands that may be repeated. It closes with the store."""
 
     def __init__(self, store: RedisStore) -> None:
         self._store = store
-        self._kept: list[_Kept] = []
-        self._holds = asyncio.Event()
+        self._opening = asyncio.Lock()
+        self._line: _Line | None = None
 
     async def call(self, command: tuple[Argument, ...]) -> Any:
         """The answer to ``command``, within the store's deadline.
 
-        A connection that was closed while it lay here is noticed by its use; then it is tried on a fresh one.
-        Cancelling the call closes its connection, so that nobody reads an answer that is not his.
+        A connection that was closed is noticed by its use at the latest; then it is tried on a fresh one.
         """
         packed = hiredis.pack_command(command)  # pyright: ignore[reportArgumentType]
-        async with asyncio.timeout(self._store.call_seconds):
-            if self._kept:
-                try:
-                    return await self._ask(self._kept.pop().connection, packed)
-                except Disconnected:
-                    pass
-            connection: Any = await self._store.client.connection_pool.get_connection()
-            return await self._ask(connection, packed)
+        line = self._line
+        if line is not None and not line.connection.closed:
+            try:
+                return await line.ask(packed)
+            except Disconnected:
+                pass
+        return await (await self._opened()).ask(packed)
 
-    async def _ask(self, connection: Any, packed: bytes) -> Any:
-        usable = False
-        try:
-            await connection.send_packed_command(packed, check_health=False)
-            answer = await connection.read_response()
-            usable = True
-            return answer
-        except ResponseError:
-            usable = True
-            raise
-        finally:
-            if usable and len(self._kept) < KEPT:
-                self._kept.append(_Kept(connection, asyncio.get_running_loop().time()))
-                self._holds.set()
+    async def _opened(self) -> "_Line":
+        async with asyncio.timeout(self._store.call_seconds), self._opening:
+            line = self._line
+            if line is None or line.connection.closed:
+                if line is not None:
+                    await line.connection.close()
+                self._line = line = _Line(self._store.kept.connection_pool, self._store.call_seconds)
+                await line.connection.open()
+            return line
+
+
+class _Line:
+    """One connection and those who wait for its answers, in the order of their commands."""
+
+    def __init__(self, pool: ConnectionPool, seconds: float) -> None:
+        self.connection = StreamConnection(pool, answered=self._answered, lost=self._lost)
+        self._seconds = seconds
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[tuple[asyncio.Future[Any], float]] = deque()
+        self._watch: asyncio.TimerHandle | None = None
+
+    def ask(self, packed: bytes) -> asyncio.Future[Any]:
+        """The answer to come; Disconnected when the connection ends before, TimeoutError when it is late."""
+        future = self._loop.create_future()
+        self._waiting.append((future, self._loop.time() + self._seconds))
+        self.connection.send(packed)
+        if self._watch is None:
+            self._watch = self._loop.call_later(self._seconds, self._look)
+        return future
+
+    def _answered(self, answer: Any) -> None:
+        future, _ = self._waiting.popleft()
+        if future.done():
+            return  # nobody waits for it any more
+        if isinstance(answer, Exception):
+            future.set_exception(answer)
+        else:
+            future.set_result(answer)
+
+    def _look(self) -> None:
+        """One timer for all: a deadline for each call would cost more than the call."""
+        self._watch = None
+        if self._waiting:
+            left = self._waiting[0][1] - self._loop.time()
+            if left > 0:
+                self._watch = self._loop.call_later(left, self._look)
             else:
-                if not usable:
-                    await connection.disconnect(nowait=True)
-                await self._release(connection)
+                self.connection.abort(TimeoutError("no answer in time"))
 
-    async def run_once(self) -> None:
-        """Give back what was not used for a while."""
-        idle = asyncio.get_running_loop().time() - IDLE_SECONDS
-        for kept in [each for each in self._kept if each.used_at <= idle]:
-            self._kept.remove(kept)
-            await self._release(kept.connection)
-
-    async def run(self) -> None:
-        """Give back what is not used, until cancelled; then everything."""
-        try:
-            while True:
-                self._holds.clear()
-                if not self._kept:
-                    await self._holds.wait()
-                await asyncio.sleep(IDLE_SECONDS)
-                await self.run_once()
-        finally:
-            while self._kept:
-                kept = self._kept.pop()
-                await self._release(kept.connection)
-
-    async def _release(self, connection: Any) -> None:
-        await self._store.client.connection_pool.release(connection)
+    def _lost(self, cause: Exception) -> None:
+        while self._waiting:
+            future, _ = self._waiting.popleft()
+            if not future.done():
+                future.set_exception(type(cause)(*cause.args))

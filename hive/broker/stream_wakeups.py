@@ -6,25 +6,29 @@ change after the one it saw last, so that none is lost between two reads and eve
 (A list to pop from was considered: its token goes to one process, which may have no free slot.)
 """
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import anyio
+import hiredis
 import structlog
 
 from hive.backoff import Backoff
+from hive.broker.stream_connection import StreamConnection
 from hive.broker.stream_keys import keys_of
 from hive.broker.wakeups import Wakeups
 from hive.errors import StoreDown
 from hive.ids import ProcessId, QueueName
-from hive.store.redis import RedisStore
+from hive.store.redis import Client, RedisStore
 
 log = structlog.get_logger(__name__)
 
 SLOW_POLL_SECONDS: Final = 2.0
 FAST_POLL_SECONDS: Final = 0.25
-BLOCK_MILLISECONDS: Final = 1_900
+BLOCK_SECONDS: Final = 1.9
+AGAIN_SECONDS: Final = 0.001  # what was woken runs first: it may be what somebody waits for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +56,7 @@ class StreamWakeups(Wakeups):
 
     @property
     def listening(self) -> bool:
-        """Whether a blocking read has answered since the last outage."""
+        """Whether a blocking read is under way."""
         return self._reading
 
     async def wait(self, queue: QueueName, timeout_seconds: float) -> None:
@@ -88,7 +92,7 @@ class StreamWakeups(Wakeups):
         backoff, failures = Backoff(first_seconds=0.05, max_seconds=1.0), 0
         while True:
             await self.grown_beyond(frozenset())
-            client = self._store.blocking_client(block_seconds=BLOCK_MILLISECONDS / 1000, connections=1)
+            client = self._store.blocking_client(block_seconds=BLOCK_SECONDS, connections=1)
             try:
                 while True:
                     queues = self.queues
@@ -107,28 +111,86 @@ class StreamWakeups(Wakeups):
             self.wake_all()
             await anyio.sleep(backoff.delay(failures))
 
-    async def _read(self, client: Any, queues: frozenset[QueueName]) -> None:
-        wakes = {keys_of(each).wake: each for each in queues}
-        self._read_now = queues
-        while True:
+    async def _read(self, client: Client, queues: frozenset[QueueName]) -> None:
+        """Read for ``queues`` until cancelled, or until the connection is lost: raises StoreDown."""
+        reader = _Reader(client, {keys_of(each).wake: each for each in queues}, self._seen, self._came)
+        try:
             with self._store.translating("waiting for messages"):
-                places = {key: self._seen.get(key, b"0-0") for key in wakes}
-                answer = await client.xread(places, block=BLOCK_MILLISECONDS)
-            self._reading = True
-            for key, entries in (answer or {}).items():
-                name = key.decode()
-                self._seen[name] = entries[-1][0]
-                noted = [self._note(wakes[name], fields) for _, fields in entries]
-                if True in noted:
-                    self.wake(wakes[name])
+                async with asyncio.timeout(client.seconds):
+                    await reader.open()
+            self._read_now, self._reading = queues, True
+            with self._store.translating("waiting for messages"):
+                await reader.ended
+        finally:
+            await reader.close()
 
-    def _note(self, queue: QueueName, fields: Mapping[bytes, bytes]) -> bool:
-        """Keep what was pushed to us; returns whether somebody here may find something."""
+    def _came(self, queue: QueueName, fields: Mapping[bytes, bytes]) -> None:
+        """Keep what was pushed to us; wake who may find something."""
         owner = fields.get(b"o")
-        if owner is None:
-            return True
-        if owner not in self._owners or b"i" not in fields or b"r" not in fields:
-            return False
-        push = Push(id=fields[b"i"], record=fields[b"r"], read_at=anyio.current_time())
-        self._pushed.setdefault((queue, owner), []).append(push)
-        return True
+        if owner is not None:
+            if owner not in self._owners or b"i" not in fields or b"r" not in fields:
+                return
+            push = Push(id=fields[b"i"], record=fields[b"r"], read_at=anyio.current_time())
+            self._pushed.setdefault((queue, owner), []).append(push)
+        self.wake(queue)
+
+
+class _Reader:
+    """One blocking read after the other. ``seen``: each stream's last entry; ``came`` is told of the next."""
+
+    def __init__(
+        self,
+        client: Client,
+        queues: Mapping[str, QueueName],
+        seen: dict[str, bytes],
+        came: Callable[[QueueName, Mapping[bytes, bytes]], None],
+    ) -> None:
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._seconds = client.seconds
+        self._queues = queues
+        self._seen = seen
+        self._came = came
+        self._loop = asyncio.get_running_loop()
+        self._connection = StreamConnection(client.connection_pool, answered=self._answered, lost=self._lost)
+        self._late: asyncio.TimerHandle | None = None
+        self._next: asyncio.TimerHandle | None = None
+
+    async def open(self) -> None:
+        """Connect and begin."""
+        await self._connection.open()
+        self._ask()
+
+    async def close(self) -> None:
+        """End, whatever comes."""
+        if not self.ended.cancel() and not self.ended.cancelled():
+            self.ended.exception()  # seen, or not wanted any more
+        for timer in (self._late, self._next):
+            if timer is not None:
+                timer.cancel()
+        with anyio.CancelScope(shield=True):
+            await self._connection.close()
+
+    def _ask(self) -> None:
+        places = [self._seen.get(key, b"0-0") for key in self._queues]
+        command = ("XREAD", "BLOCK", round(BLOCK_SECONDS * 1000), "STREAMS", *self._queues, *places)
+        self._connection.send(hiredis.pack_command(command))  # pyright: ignore[reportArgumentType]
+        self._late = self._loop.call_later(
+            self._seconds, self._connection.abort, TimeoutError("no answer in time")
+        )
+
+    def _answered(self, answer: Any) -> None:
+        if self._late is not None:
+            self._late.cancel()
+        if isinstance(answer, Exception):
+            self._connection.abort(answer)
+            return
+        for key, entries in (answer or {}).items():
+            name = key.decode()
+            self._seen[name] = entries[-1][0]
+            for _, fields in entries:
+                self._came(self._queues[name], dict(zip(fields[::2], fields[1::2], strict=True)))
+        self._next = self._loop.call_later(AGAIN_SECONDS if answer else 0, self._ask)
+
+    def _lost(self, cause: Exception) -> None:
+        if not self.ended.done():
+            self.ended.set_exception(cause)

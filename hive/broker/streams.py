@@ -6,6 +6,7 @@ format. Every call is one script, so that no crash leaves half of it. Time is Re
 numbers from blocks that Postgres reserves: they rise even across a wiped Redis.
 """
 
+import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -87,6 +88,7 @@ class Streams(StreamOperations):
         self._weights = StreamWeights(database, self._scripts, self._all_queues)
         self._outages = 0
         self._fenced: dict[QueueName, int] = {}
+        self._gave: set[QueueName] = set()
         self._max_depth = dict(max_depth or {})
 
     async def run(self) -> None:
@@ -96,7 +98,6 @@ class Streams(StreamOperations):
                 group.start_soon(self._wakeups.run)
                 group.start_soon(self._outbox.run)
                 group.start_soon(self._weights.run)
-                group.start_soon(self._scripts.link.run)
         finally:
             await self._hand_back_pushed()
 
@@ -160,7 +161,12 @@ class Streams(StreamOperations):
             return []
         keys = keys_of(queue)
         if pushed := self._wakeups.take_pushed(queue, owner):
+            self._gave.add(queue)
             return await self._pushed(keys, owner, pushed)
+        if queue in self._gave:
+            # What was pushed is about to begin; it need not wait until the next question is on its way.
+            self._gave.remove(queue)
+            await asyncio.sleep(0)
         await self._know(queue)
         try:
             # After an outage Redis may have come back a second younger: its counter would repeat itself.

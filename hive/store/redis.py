@@ -123,6 +123,8 @@ class RedisStore:
         self._trusted = False
         self.call_seconds = settings.call_seconds
         self.client = self._make(settings.pool_size, settings.call_seconds)
+        # For who keeps a connection for good: from the common pool it would be missed.
+        self.kept = self._make(settings.pool_size, settings.call_seconds)
 
     @classmethod
     async def open(cls, url: str, settings: Redis, events: Events | None = None) -> "RedisStore":
@@ -175,6 +177,7 @@ class RedisStore:
         """Close the common connections."""
         with anyio.move_on_after(_CLOSE_SECONDS, shield=True):
             await self.client.aclose()
+            await self.kept.aclose()
 
     @contextmanager
     def translating(self, doing: str) -> Generator[None]:
