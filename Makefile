@@ -5,6 +5,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE ?=
+# How many processes share the tests, each with stores of its own.
+WORKERS ?= 2
 
 .PHONY: help setup run test check bench chaos lock config clean
 
@@ -23,8 +25,8 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 run: setup ## set up and start hive with its own documentation as a first source
 	@exec $(BIN)/hive run --demo
 
-test: setup ## set up and run the whole suite
-	@$(BIN)/python -m pytest
+test: setup ## set up and run the whole suite (WORKERS=1 in one process)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 check: setup ## lint, strict types, import direction, config and docs drift
 	@$(BIN)/ruff check .

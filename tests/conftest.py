@@ -22,7 +22,17 @@ from hive.settings import Embedded, Postgres, Redis
 from hive.store.postgres import Database
 from hive.store.redis import RedisStore
 
+pytest.register_assert_rewrite("hive.testing")
+
 T = TypeVar("T")
+
+# Those with the longest files first: a long file that starts last is waited for by every other process.
+_LONGEST_FIRST = ("system", "chaos", "integration", "contract", "unit", "bench")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    items.sort(key=lambda item: _LONGEST_FIRST.index(item.path.relative_to(here).parts[0]))
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,10 @@
 """The embedding client against servers that answer, refuse, delay and lie."""
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import anyio
 import pytest
@@ -11,6 +13,7 @@ from aiohttp import web
 from hive.errors import ConfigurationError
 from hive.ingest.embedding import (
     PROVIDER,
+    START_POLL_SECONDS,
     Embedder,
     EmbedderBusy,
     EmbedderDown,
@@ -156,6 +159,26 @@ async def test_a_closed_port_is_a_server_that_is_away() -> None:
     with pytest.raises(EmbedderDown, match="does not answer"):
         await embedder.embed(["a"])
     await embedder.close()
+
+
+async def test_a_server_of_hives_own_that_is_starting_is_waited_for(tmp_path: Path) -> None:
+    async def handler(request: web.Request) -> web.Response:
+        return answer([[1.0, 0.5]])
+
+    app = web.Application()
+    app.router.add_post("/v1/embeddings", handler)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    place = tmp_path / "model.sock"
+    embedder = Embedder(Embedding(), socket_path=place)
+    asking = asyncio.ensure_future(embedder.embed(["a"]))
+    for _ in range(3):
+        await asyncio.sleep(START_POLL_SECONDS)
+    assert not asking.done()
+    await web.UnixSite(runner, str(place)).start()
+    assert [vector.numbers() for vector in await asking] == [[1.0, 0.5]]
+    await embedder.close()
+    await runner.cleanup()
 
 
 async def test_no_more_requests_at_once_than_the_server_bears() -> None:

@@ -1,5 +1,6 @@
 """Death, delay and rivalry at every point of a run: nothing is lost, nothing is there twice."""
 
+import socket
 from collections.abc import AsyncGenerator, Generator, Sequence
 from pathlib import Path
 from typing import Any
@@ -387,16 +388,19 @@ async def test_documents_that_no_database_holds(lab: Lab) -> None:
     assert [row["body"] for row in bodies] == ["a?b, part 0.", "ab, part 0.", "good, part 0."]
 
 
-async def test_an_embedder_that_is_away_loses_nothing(lab: Lab, embedder: Embedder) -> None:
-    nowhere = Embedder(Embedding(), socket_path=Path("/nonexistent/model.sock"))
-    away = Lab(lab.database, nowhere)
+async def test_an_embedder_that_is_away_loses_nothing(lab: Lab, tmp_path: Path) -> None:
+    left = tmp_path / "model.sock"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(left))  # its file outlives it; without one, a server that starts is waited for
+    gone = Embedder(Embedding(), socket_path=left)
+    away = Lab(lab.database, gone)
     away.source = Source(texts=pages(4))
     pair = await away.pair()
     attempt = await away.start(pair)
     await away.run(FETCHING)
     for _ in range(6):
         await away.run(PROCESSING, most=2)
-    await nowhere.close()
+    await gone.close()
     view = await away.attempts.get(away.tenant, attempt)
     assert view.status is AttemptStatus.IN_PROGRESS
     assert view.waiting_for is not None

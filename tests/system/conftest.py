@@ -1,5 +1,6 @@
 """Real hives and real documents for the tests that look from outside."""
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -48,17 +49,23 @@ def hive(new_hive: Callable[..., HiveProcess]) -> HiveProcess:
 def python_docs() -> Path:
     """The HTML pages of Debian's python3.11-doc: about 500. Unpacked once per machine, never installed."""
     cache = Path(os.environ.get("XDG_CACHE_HOME", "/var/tmp")) / "python3.11-doc-html"
-    pages = cache / "usr/share/doc/python3.11/html"
-    if not (pages / "library/asyncio-sync.html").exists():
-        if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
-            if os.environ.get("CI"):
-                pytest.fail(f"no apt-get here to fetch {DOC_PACKAGE} with")
-            pytest.skip(f"no apt-get here to fetch {DOC_PACKAGE} with")
-        cache.mkdir(parents=True, exist_ok=True)
-        fetch = ["apt-get", "download", "-qq", DOC_PACKAGE]
-        if subprocess.run(fetch, cwd=cache, check=False).returncode != 0:
-            subprocess.run(["apt-get", "update", "-qq"], check=False)
-            subprocess.run(fetch, cwd=cache, check=True)
-        package = next(cache.glob(f"{DOC_PACKAGE}_*.deb"))
-        subprocess.run(["dpkg", "-x", str(package), str(cache)], check=True)
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # several test processes may ask at once
+        pages = cache / "usr/share/doc/python3.11/html"
+        if not (pages / "library/asyncio-sync.html").exists():
+            _unpack(cache)
     return pages
+
+
+def _unpack(cache: Path) -> None:
+    if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
+        if os.environ.get("CI"):
+            pytest.fail(f"no apt-get here to fetch {DOC_PACKAGE} with")
+        pytest.skip(f"no apt-get here to fetch {DOC_PACKAGE} with")
+    fetch = ["apt-get", "download", "-qq", DOC_PACKAGE]
+    if subprocess.run(fetch, cwd=cache, check=False).returncode != 0:
+        subprocess.run(["apt-get", "update", "-qq"], check=False)
+        subprocess.run(fetch, cwd=cache, check=True)
+    package = next(cache.glob(f"{DOC_PACKAGE}_*.deb"))
+    subprocess.run(["dpkg", "-x", str(package), str(cache)], check=True)
