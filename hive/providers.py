@@ -18,15 +18,15 @@ from dataclasses import dataclass
 from typing import Final
 
 import anyio
-import structlog
 
 from hive.clock import Clock, SystemClock
 from hive.errors import ConfigurationError, Transient
 from hive.events import Events, ProviderThrottled
+from hive.logger import get_logger
 from hive.retry_after import retry_after_seconds
 from hive.throttle import Throttle
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 DEFAULT: Final = "default"
 DEFAULT_CALLS: Final = 8

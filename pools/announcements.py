@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 
 import anyio
-import structlog
 
 from hive.errors import StoreDown
 from hive.ids import ProcessId, QueueName
+from hive.logger import get_logger
 from pools.hands import RETRY, Hands
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class Announcements:

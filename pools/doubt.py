@@ -1,13 +1,13 @@
 """Lease doubt: what happens to handlers whose lease could not be renewed while the store was away."""
 
 import anyio
-import structlog
 
 from hive.clock import Clock
+from hive.logger import get_logger
 from pools.hands import Hands
 from pools.run import Run, StopReason
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 TICK_SECONDS = 0.5
 

@@ -3,13 +3,12 @@
 import asyncio
 from collections.abc import Callable
 
-import structlog
-
 from hive.backoff import Backoff
 from hive.broker.port import Broker
+from hive.logger import get_logger
 from pools.run import Run, StopReason
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 RETRY = Backoff(first_seconds=0.1, factor=2.0, max_seconds=1.6, jitter=0.2)
 """Between two tries while a store is away: at most 1.92 s, so that all resumes within 2 s of its return."""

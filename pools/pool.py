@@ -15,7 +15,6 @@ from datetime import timedelta
 from functools import partial
 
 import anyio
-import structlog
 from anyio.from_thread import BlockingPortal
 
 from hive.broker.port import Broker, Delivery
@@ -24,6 +23,7 @@ from hive.context import Context
 from hive.errors import ConfigurationError, NotFound
 from hive.events import Events, JobClaimed
 from hive.ids import ProcessId, QueueName
+from hive.logger import get_logger
 from hive.pulse import Pulse
 from hive.settings import Crashes, Leases, Pool, Shutdown
 from hive.tasks import Registry
@@ -39,7 +39,7 @@ from pools.settler import CROWDED
 from pools.slots import Slots
 from pools.threads import Threads
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 FLUSH_SECONDS = 5.0
 """How long the end of a pool waits for its last outcomes to be written."""

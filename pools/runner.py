@@ -8,7 +8,6 @@ import asyncio
 from collections.abc import Callable
 from typing import assert_never
 
-import structlog
 from anyio.from_thread import BlockingPortal
 
 from hive.broker.port import Broker, Delivery
@@ -16,6 +15,7 @@ from hive.clock import Clock
 from hive.context import Context
 from hive.errors import ConfigurationError, InvalidInput, TenantMissing, UnknownTask
 from hive.events import Events, JobStarted
+from hive.logger import get_logger
 from hive.outcomes import Cancelled, Completed, ErrorKind, Failed, Outcome, Released
 from hive.tasks import Execution, Registry
 from hive.tenancy import acting_for
@@ -28,7 +28,7 @@ from pools.run import Run, StopReason
 from pools.starts import Starts
 from pools.threads import Threads
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class Runner:

@@ -9,16 +9,16 @@ from collections.abc import Callable
 from typing import assert_never
 
 import anyio
-import structlog
 
 from hive.broker.port import Settlement, Verdict
 from hive.errors import StoreDown
 from hive.events import Events, JobSettled
+from hive.logger import get_logger
 from hive.outcomes import Cancelled, Completed, Failed, Outcome, Released, Retrying
 from pools.hands import RETRY, Hands
 from pools.run import Run, StopReason
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 BATCH = 500
 CROWDED = 2000

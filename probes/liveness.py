@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Final
 
 import anyio
-import structlog
 
 from hive.clock import Clock
+from hive.logger import get_logger
 from hive.pulse import Pulse
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 FOLDER: Final = "live"
 READY_FILE: Final = "ready"

@@ -11,12 +11,12 @@ from collections import deque
 from types import FrameType
 
 import anyio
-import structlog
 
 from hive.events import Events, LoopStalled
+from hive.logger import get_logger
 from hive.settings import Probes
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 WINDOW_SAMPLES = 600
 """A minute at the shipped ten samples a second."""

@@ -20,18 +20,18 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import anyio
-import structlog
 
 from hive.broker.port import Message
 from hive.client import Client
 from hive.clock import Clock
 from hive.errors import QueueFull, StoreDown
 from hive.ids import QueueName, TenantId
+from hive.logger import get_logger
 from hive.pulse import Pulse
 from hive.settings import Beat as BeatSettings
 from hive.tasks import Registry, Task
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 BATCH = 500  # ticks published in one call
 FIRST_ROUND_PER_SECOND = 200  # new entries are spread so that thousands of tenants do not fire at once

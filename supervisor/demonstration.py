@@ -4,13 +4,12 @@ import sys
 from pathlib import Path
 from typing import Final
 
-import structlog
-
 from hive.errors import Conflict
 from hive.ids import DEFAULT_TENANT
+from hive.logger import get_logger
 from supervisor.assembly import Assembly
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 NAME: Final = "hive-docs"
 PAGES: Final = ("README.md", "CHANGELOG.md", "docs/**/*.md")

@@ -8,15 +8,15 @@ away. What this process does not hear of (a job that a sweep gives up) the next 
 from typing import Final
 
 import anyio
-import structlog
 
 from hive.client import Client
 from hive.errors import QueueFull, StoreDown
 from hive.events import Events, JobSettled
 from hive.ids import TenantId
+from hive.logger import get_logger
 from hive.tasks import Task
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 CONCERNED: Final = frozenset({"fetch_connector", "process_batch"})
 OUTCOMES: Final = frozenset({"failed", "cancelled"})

@@ -14,17 +14,17 @@ A leader that cannot renew stops leading by itself, with no store to ask.
 from collections.abc import Awaitable, Callable
 
 import anyio
-import structlog
 
 from hive.backoff import jittered
 from hive.clock import Clock
 from hive.errors import StoreDown
 from hive.events import Events, LeaderChanged
 from hive.locks.port import LeaderLease
+from hive.logger import get_logger
 from hive.pulse import Pulse
 from hive.settings import Leases
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 CANDIDATE_SECONDS = 1.0  # how often a candidate looks whether the lease is free: a hand-over takes that long
 RETRY_SECONDS = 1.0  # how soon a renewal that got no answer is tried again

@@ -15,13 +15,13 @@ import sys
 from contextlib import AsyncExitStack
 
 import anyio
-import structlog
 
 from hive.clock import SystemClock
 from hive.errors import ConfigurationError, StoreDown
 from hive.events import Events
 from hive.ids import new_process_id
 from hive.ingest.embedding import EmbedderBusy, EmbedderDown
+from hive.logger import get_logger
 from hive.settings import Settings
 from hive.tasks import registry
 from pools.drain import DrainReport
@@ -36,7 +36,7 @@ from supervisor.stores import open_stores
 from supervisor.tree import ServiceTree
 from supervisor.validation import register_tasks, verify
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 CLEAN, FATAL, GRACE_EXCEEDED = 0, 1, 4
 SWITCH_SECONDS = 0.001

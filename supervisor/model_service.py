@@ -10,12 +10,12 @@ import sys
 from pathlib import Path
 
 import anyio
-import structlog
 
 from hive.errors import ConfigurationError, StoreDown
+from hive.logger import get_logger
 from hive.settings import Settings
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 SCRIPT = Path(__file__).with_name("model_server.py")
 START_SECONDS = 60.0

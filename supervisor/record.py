@@ -11,15 +11,15 @@ from typing import Final
 from uuid import UUID
 
 import anyio
-import structlog
 
 from hive.clock import Clock
 from hive.errors import StoreDown
 from hive.ids import ProcessId
+from hive.logger import get_logger
 from hive.pulse import Pulse
 from hive.store.postgres import Database
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 REFRESH_SECONDS: Final = 10.0
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import anyio
-import structlog
 
 from hive.clock import Clock
 from hive.embedded import EmbeddedPostgres, EmbeddedValkey
 from hive.errors import ConfigurationError, HiveError, StoreDown, StoresMissing
 from hive.events import Events
+from hive.logger import get_logger
 from hive.settings import Settings
 from hive.store.migration import ensure_migrated, pending
 from hive.store.postgres import Database
@@ -22,7 +22,7 @@ from hive.store.redis import RedisStore
 from supervisor.service import Service
 from supervisor.tree import leaves
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 AGAIN_SECONDS = 0.25
 T = TypeVar("T")

@@ -9,17 +9,17 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import anyio
-import structlog
 
 from hive.backoff import jittered
 from hive.broker.port import Broker, Swept
 from hive.clock import Clock
 from hive.errors import StoreDown
 from hive.ids import QueueName
+from hive.logger import get_logger
 from hive.pulse import Pulse
 from hive.settings import Leases
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 PRUNE_SECONDS = 300.0
 

@@ -3,17 +3,16 @@
 They find in ``context.service``: ``Heartbeat``, ``Events`` and the ``Monitoring`` settings.
 """
 
-import structlog
-
 from hive.backoff import NEVER
 from hive.broker.port import Depth
 from hive.context import Context
 from hive.events import Events, QueueMeasured
+from hive.logger import get_logger
 from hive.settings import Monitoring
 from hive.store.heartbeat import Heartbeat
 from hive.tasks import task
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 GONE_DAYS = 7
 """How long the rows of ended processes are kept."""

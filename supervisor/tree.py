@@ -9,17 +9,17 @@ from types import TracebackType
 from typing import Self
 
 import anyio
-import structlog
 from anyio.abc import TaskGroup
 
 from hive.clock import Clock
 from hive.errors import ConfigurationError, NotFound, StoreDown, StoresMissing
 from hive.events import Events, ServiceChanged
+from hive.logger import get_logger
 from hive.settings import Services
 from supervisor.restarts import RestartBudget
 from supervisor.service import FatalService, Service, ServiceState, ServiceView
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class ServiceTree:

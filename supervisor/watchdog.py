@@ -10,19 +10,19 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import anyio
-import structlog
 
 from hive.broker.port import Broker
 from hive.clock import Clock
 from hive.errors import StoreDown
 from hive.events import Events, JobSettled, JobStarted
 from hive.ids import QueueName
+from hive.logger import get_logger
 from hive.pulse import Pulse
 from hive.settings import Watchdog as WatchdogSettings
 from hive.store.heartbeat import Heartbeat
 from supervisor.service import ServiceView
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 LOOK_SECONDS = 1.0
 LATE_SECONDS = 5.0

@@ -9,11 +9,11 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import asyncpg
-import structlog
 
 from hive.errors import StoreDown
+from hive.logger import get_logger
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 T = TypeVar("T")
 

@@ -10,7 +10,6 @@ from typing import Any, Final
 from uuid import NAMESPACE_OID, uuid5
 
 import asyncpg
-import structlog
 
 from hive.broker.ledger_rows import printable
 from hive.broker.port import DeadLetter, Message
@@ -19,12 +18,13 @@ from hive.broker.stream_keys import QueueKeys
 from hive.broker.stream_scripts import StreamScripts
 from hive.broker.wire import Unparsable, arguments_text, decode, envelope, from_envelope
 from hive.ids import MessageId, QueueName, TenantId
+from hive.logger import get_logger
 from hive.outcomes import ErrorKind, ErrorRecord
 from hive.store.connection import Connection, Row
 from hive.store.postgres import Database
 from hive.store.redis import RedisStore
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 SQL: Final = load("stream")
 LETTERS_PER_ROUND: Final = 200

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Final
 
 import asyncpg
-import structlog
 
 from hive.broker import ledger_rows as rows
 from hive.broker.lanes import LaneTurns
@@ -18,9 +17,10 @@ from hive.broker.queries import load
 from hive.broker.wire import Unparsable
 from hive.errors import StoreDown
 from hive.ids import MessageId, ProcessId, QueueName
+from hive.logger import get_logger
 from hive.store.connection import Connection, Row
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 _CLAIM: Final = load("delivery")["claim"]
 _REJECT: Final = load("settle")["reject"]

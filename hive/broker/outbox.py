@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Final
 
 import anyio
-import structlog
 
 from hive.backoff import Backoff
 from hive.broker.graveyard import RAW_BYTES, SQL
@@ -18,10 +17,11 @@ from hive.broker.port import Message, Published
 from hive.broker.wire import Unparsable, decode, encode
 from hive.errors import StoreDown
 from hive.ids import QueueName
+from hive.logger import get_logger
 from hive.store.connection import Connection, Row
 from hive.store.postgres import Database
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 MESSAGES_PER_ROUND: Final = 500
 POLL_SECONDS: Final = 1.0

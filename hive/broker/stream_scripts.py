@@ -13,14 +13,14 @@ from hashlib import sha1
 from importlib.resources import files
 from typing import Any, Final
 
-import structlog
 from redis.exceptions import NoPermissionError, NoScriptError, ResponseError
 
 from hive.broker.stream_keys import QueueKeys
 from hive.broker.stream_link import Argument, StreamLink
+from hive.logger import get_logger
 from hive.store.redis import RedisStore
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 NAMES: Final = (
     "publish",

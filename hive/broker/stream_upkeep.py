@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from typing import Final
 
-import structlog
-
 from hive.broker.graveyard import SQL, Graveyard, message_of
 from hive.broker.port import DeadLetter, Message, Swept
 from hive.broker.stream_arguments import message_id, milliseconds, parts, publish_arguments
@@ -14,11 +12,12 @@ from hive.broker.stream_scripts import StreamScripts
 from hive.broker.wire import encode
 from hive.errors import Conflict, StoreDown
 from hive.ids import MessageId, ProcessId, QueueName, TenantId
+from hive.logger import get_logger
 from hive.settings import Crashes
 from hive.store.postgres import Database
 from hive.store.redis import RedisStore
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 SWEPT_PER_CALL: Final = 500
 ROUNDS: Final = 20  # of one sweep: what is left waits for the next

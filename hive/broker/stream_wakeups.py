@@ -13,7 +13,6 @@ from typing import Any, Final
 
 import anyio
 import hiredis
-import structlog
 
 from hive.backoff import Backoff
 from hive.broker.stream_connection import StreamConnection
@@ -21,9 +20,10 @@ from hive.broker.stream_keys import keys_of
 from hive.broker.wakeups import Wakeups
 from hive.errors import StoreDown
 from hive.ids import ProcessId, QueueName
+from hive.logger import get_logger
 from hive.store.redis import Client, RedisStore
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 SLOW_POLL_SECONDS: Final = 2.0
 FAST_POLL_SECONDS: Final = 0.25

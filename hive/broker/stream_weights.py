@@ -4,7 +4,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import anyio
-import structlog
 
 from hive.broker.graveyard import SQL
 from hive.broker.stream_keys import keys_of
@@ -12,9 +11,10 @@ from hive.broker.stream_link import Argument
 from hive.broker.stream_scripts import StreamScripts
 from hive.errors import StoreDown
 from hive.ids import QueueName
+from hive.logger import get_logger
 from hive.store.postgres import Database
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 PERIOD_SECONDS: Final = 60.0
 

@@ -14,7 +14,6 @@ from typing import Any, Final
 from uuid import UUID
 
 import anyio
-import structlog
 
 from hive.broker.graveyard import SQL
 from hive.broker.ledger_rows import printable
@@ -39,13 +38,14 @@ from hive.broker.wire import encode
 from hive.errors import QueueFull, StoreDown
 from hive.events import Events
 from hive.ids import MessageId, ProcessId, QueueName
+from hive.logger import get_logger
 from hive.outcomes import Completed, Released
 from hive.settings import Crashes
 from hive.store.connection import Connection
 from hive.store.postgres import Database
 from hive.store.redis import RedisStore
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 FENCES_PER_BLOCK: Final = 1_000_000
 CLAIMED_PER_CALL: Final = 1_000

@@ -11,14 +11,14 @@ import signal
 from pathlib import Path
 
 import anyio
-import structlog
 
 from hive.embedded.folder import StoreFolder
 from hive.embedded.privileges import Identity, launch_command
 from hive.embedded.process import ServerProcess
 from hive.errors import ConfigurationError, StoresMissing
+from hive.logger import get_logger
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 PROGRAMS = frozenset({"postgres", "initdb"})
 _MAJOR = "18"

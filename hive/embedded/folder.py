@@ -12,12 +12,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import anyio
-import structlog
 
 from hive.embedded.privileges import Identity
 from hive.errors import ConfigurationError, Conflict, StoresMissing
+from hive.logger import get_logger
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 # A Unix socket's path holds 107 bytes; the longest name below the folder is ".s.PGSQL.5432.lock".
 _MAX_SOCKET_FOLDER = 80

@@ -6,7 +6,6 @@ from pathlib import Path
 from urllib.parse import quote
 
 import anyio
-import structlog
 
 from hive.embedded.binaries import postgres_programs
 from hive.embedded.cluster import Cluster
@@ -14,9 +13,10 @@ from hive.embedded.folder import StoreFolder
 from hive.embedded.privileges import server_identity
 from hive.embedded.process import ServerProcess
 from hive.errors import StoreDown, StoresMissing
+from hive.logger import get_logger
 from hive.settings import Embedded
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 _PORT = 5432  # only a part of the socket's name
 _STOP = ((signal.SIGINT, 20.0), (signal.SIGQUIT, 5.0), (signal.SIGKILL, 5.0))

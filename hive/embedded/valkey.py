@@ -6,16 +6,16 @@ from pathlib import Path
 from urllib.parse import quote
 
 import anyio
-import structlog
 
 from hive.embedded.binaries import valkey_program
 from hive.embedded.folder import StoreFolder
 from hive.embedded.privileges import Identity, launch_command, server_identity
 from hive.embedded.process import ServerProcess
 from hive.errors import StoreDown, StoresMissing
+from hive.logger import get_logger
 from hive.settings import Embedded
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 _STOP = ((signal.SIGTERM, 10.0), (signal.SIGKILL, 5.0))
 _START_SECONDS = 120.0  # the log of writes is read first

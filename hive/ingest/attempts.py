@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-import structlog
-
 from hive.client import Client
 from hive.context import Stores
 from hive.errors import Conflict, NotFound
@@ -19,9 +17,10 @@ from hive.ingest import batches, document_errors
 from hive.ingest.completion import AttemptStatus, lock_attempt
 from hive.ingest.document_errors import DocumentError
 from hive.ingest.waiting import waiting_for
+from hive.logger import get_logger
 from hive.store.connection import Connection, Row
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 FETCH_TASK: Final = "fetch_connector"
 PROCESS_TASK: Final = "process_batch"

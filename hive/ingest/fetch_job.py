@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, Final, assert_never
 
 import anyio
-import structlog
 
 from hive.context import Context
 from hive.errors import HandedBack, Transient
@@ -44,9 +43,10 @@ from hive.ingest.fetching import (
 )
 from hive.ingest.services import IngestServices
 from hive.ingest.waiting import CATCHING_UP
+from hive.logger import get_logger
 from hive.store.connection import Connection
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 FIRST_POLL_SECONDS: Final = 0.05
 LONGEST_POLL_SECONDS: Final = 0.5

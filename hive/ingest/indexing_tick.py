@@ -2,8 +2,6 @@
 
 from typing import Final
 
-import structlog
-
 from hive.client import Client
 from hive.context import Stores
 from hive.errors import Conflict, NotFound
@@ -11,8 +9,9 @@ from hive.ids import PairId, TenantId
 from hive.ingest.attempts import Attempts
 from hive.ingest.reconciliation import Reconciliation
 from hive.ingest.removal import Removal
+from hive.logger import get_logger
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 STARTS_AT_ONCE: Final = 200
 FIRST_RETRY_SECONDS: Final = 60

@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import Any, Final, Literal, Protocol, cast
 
 import asyncpg
-import structlog
 
 from hive.client import Client
 from hive.context import Stores
@@ -18,9 +17,10 @@ from hive.ingest.attempts import Attempts
 from hive.ingest.completion import AttemptStatus
 from hive.ingest.connectors import catalogue
 from hive.ingest.removal import Removal
+from hive.logger import get_logger
 from hive.store.connection import Connection, Row
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 PairState = Literal["active", "paused", "removing"]
 LONGEST_NAME: Final = 120

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import asyncpg
-import structlog
 
 from hive.context import Context
 from hive.errors import Transient
@@ -24,10 +23,11 @@ from hive.ingest.fetching import DocumentFailed, ParsedDocument
 from hive.ingest.index.port import IndexedChunk, IndexedDocument, IndexSettings
 from hive.ingest.services import IngestServices
 from hive.ingest.versions import Version, may_replace, version_of
+from hive.logger import get_logger
 from hive.store.connection import Connection
 from hive.vector import Vector
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 LONGEST_ID_BYTES = 2000  # a source id stands in a unique index, whose entries end at 2.7 kB
 

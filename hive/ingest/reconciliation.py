@@ -11,17 +11,16 @@ Postgres alone is the truth: both sides are rows, and one statement sees both as
 
 from collections.abc import Sequence
 
-import structlog
-
 from hive.client import Client
 from hive.context import Stores
 from hive.ids import AttemptId, BatchId, TenantId
 from hive.ingest import batches
 from hive.ingest.attempts import PROCESS_TASK, Attempts
 from hive.ingest.completion import complete_if_finished, end_fetch, lock_attempt
+from hive.logger import get_logger
 from hive.store.connection import Connection, Row
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 AT_ONCE = 200
 

@@ -9,16 +9,15 @@ batch and waits for the pair.
 from contextlib import suppress
 from typing import Final
 
-import structlog
-
 from hive.client import Client
 from hive.context import Stores
 from hive.errors import Conflict, NotFound
 from hive.ids import AttemptId, PairId, TenantId
 from hive.ingest.attempts import Attempts
+from hive.logger import get_logger
 from hive.store.connection import Connection
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 DOCUMENTS_AT_ONCE: Final = 200
 

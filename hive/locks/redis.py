@@ -8,16 +8,15 @@ from importlib.resources import files
 from typing import Final, Self
 from uuid import UUID
 
-import structlog
-
 from hive.errors import StoreDown
 from hive.ids import ProcessId
 from hive.locks.port import CALL_SECONDS
+from hive.logger import get_logger
 from hive.settings import Redis as RedisSettings
 from hive.store.postgres import Database
 from hive.store.redis import RedisStore
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 KEY: Final = "hive:leader"
 

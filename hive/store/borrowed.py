@@ -7,11 +7,11 @@ from typing import Any
 
 import anyio
 import asyncpg
-import structlog
 
+from hive.logger import get_logger
 from hive.store.connection import Row
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 RELEASE_SECONDS = 5.0
 

@@ -21,18 +21,18 @@ from typing import Any
 
 import anyio
 import asyncpg
-import structlog
 from anyio.streams.text import TextReceiveStream
 
 from hive.errors import ConfigurationError, Conflict, HiveError, InvalidInput, StoreDown, UnknownTenant
 from hive.ids import TenantId
+from hive.logger import get_logger
 from hive.settings import Postgres
 from hive.store import schema
 from hive.store.postgres import STORE, Database
 from hive.store.schema import Pending
 from hive.tenancy import SHARED_SCHEMA, parse_tenant
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 DSN_VARIABLE = "HIVE_MIGRATION_DSN"
 DEFAULT_PARALLEL = 4

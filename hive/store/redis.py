@@ -15,7 +15,6 @@ from typing import Any, NoReturn, cast
 
 import anyio
 import redis.asyncio as aioredis
-import structlog
 from redis import exceptions
 from redis.asyncio.client import Pipeline
 from redis.asyncio.retry import Retry
@@ -24,11 +23,12 @@ from redis.backoff import NoBackoff
 from hive.errors import ConfigurationError, StoreDown
 from hive.events import Events, StoreChanged
 from hive.ids import TenantId
+from hive.logger import get_logger
 from hive.settings import Redis
 from hive.store.address import describe
 from hive.tenancy import key_prefix_of
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 STORE = "redis"
 _CLOSE_SECONDS = 5.0

@@ -9,14 +9,14 @@ import binascii
 import os
 from pathlib import Path
 
-import structlog
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from hive.errors import ConfigurationError, NeedsOperator, StoresMissing
+from hive.logger import get_logger
 from hive.settings import Secrets
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 KEY_FILE = "secrets.key"
 _KEY_BYTES = 32

@@ -6,16 +6,16 @@ from datetime import datetime
 from typing import Any
 
 import asyncpg
-import structlog
 
 from hive.errors import Conflict, InvalidInput, TenantMissing, UnknownTenant
 from hive.ids import DEFAULT_TENANT, TenantId
+from hive.logger import get_logger
 from hive.store.connection import Connection
 from hive.store.postgres import Database
 from hive.store.schema import install
 from hive.tenancy import parse_tenant, schema_of
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 CHANNEL = "hive_tenants"
 _COLUMNS = "id, schema_name, weight, state, timezone, created_at"

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Final, NoReturn
 
 import anyio
-import structlog
 
 from hive.events import Events, FetchExited
 from hive.ingest.fetching import ChildDied
+from hive.logger import get_logger
 from hive.outcomes import ExitDetail
 from pools.fetch.birth import Birth
 from pools.fetch.exits import Evidence, describe, judge, kernel_oom_kills
@@ -23,7 +23,7 @@ from pools.fetch.nursery import Child, Nursery
 from pools.fetch.stream import FrameStream, Stalled
 from pools.fetch.watch import Watch
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 LEAVE_SECONDS: Final = 2.0  # a child that has said its last word exits by itself; this long it may take
 GONE_SECONDS: Final = 5.0  # a killed process is gone in milliseconds, unless it hangs in the kernel

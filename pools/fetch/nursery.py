@@ -15,17 +15,16 @@ import socket
 from contextlib import suppress
 from typing import Any, Final
 
-import structlog
-
 from hive.backoff import Backoff
 from hive.clock import Clock, SystemClock
 from hive.errors import Transient
+from hive.logger import get_logger
 from hive.pulse import Pulse
 from pools.fetch.birth import Birth, birth_message
 from pools.fetch.exits import Ended, kernel_oom_kills
 from pools.fetch.zygote import Zygote, ZygoteGone
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 PING_SECONDS: Final = 5.0
 ANSWER_SECONDS: Final = (

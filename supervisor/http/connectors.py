@@ -2,17 +2,16 @@
 
 import asyncio
 
-import structlog
-
 from hive.errors import Conflict, InvalidInput, Transient
 from hive.ids import PairId
+from hive.logger import get_logger
 from supervisor.http.answers import AttemptAsked, Connector, Removed
 from supervisor.http.bodies import ConnectorQuery, NewConnector
 from supervisor.http.problems import Forbidden
 from supervisor.http.roots import FIELD
 from supervisor.http.routing import Answer, Call
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 REMOVAL_SECONDS = 20.0
 

@@ -5,15 +5,15 @@ import uuid
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 
-import structlog
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from hive.clock import Clock
 from hive.errors import HiveError
+from hive.logger import get_logger
 from supervisor.http.problems import Problem, problem_of
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 Next = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

@@ -7,14 +7,14 @@ import os
 import socket
 from pathlib import Path
 
-import structlog
 from aiohttp import web
 
 from hive.errors import ConfigurationError
+from hive.logger import get_logger
 from hive.settings import Http
 from supervisor.http.private_file import write_private
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 PLACE_FILE = "http.json"
 

@@ -7,14 +7,13 @@ host name and ``os/path`` for a file, one word each, and would find neither by i
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-import structlog
-
 from hive.errors import NotFound
 from hive.ingest.index.port import Found, IndexedChunk, IndexedDocument, IndexSettings
+from hive.logger import get_logger
 from hive.store.connection import Connection
 from hive.vector import Vector
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 EXACT_CHUNKS: Final = 10_000
 """Up to here an exact scan is fast (a few ms), and an index would only cost: files, memory, slower writes."""

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import structlog
-
 from hive.context import Stores
 from hive.errors import HiveError, InvalidInput
 from hive.ids import TenantId
@@ -19,9 +17,10 @@ from hive.ingest.embedding import Embedder
 from hive.ingest.index.port import Found, Index
 from hive.ingest.index.postgres import PostgresIndex
 from hive.ingest.index.snippet import snippet
+from hive.logger import get_logger
 from hive.vector import Vector
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 CANDIDATES: Final = 100
 """Chunks taken from each list."""
