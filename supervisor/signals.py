@@ -6,9 +6,10 @@ from types import TracebackType
 from typing import Self
 
 import anyio
-import structlog
 
-log = structlog.get_logger(__name__)
+from hive.logger import get_logger
+
+log = get_logger(__name__)
 
 
 class Signals:
