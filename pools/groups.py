@@ -10,12 +10,12 @@ from collections.abc import Iterable
 from typing import Any
 
 import anyio
-import structlog
 from aiojobs import Scheduler
 
 from hive.clock import Clock
 from hive.events import Events, SlotWrittenOff
 from hive.ids import QueueName
+from hive.logger import get_logger
 from hive.outcomes import Completed, Released
 from pools.carrier import Carrier
 from pools.history import History
@@ -23,7 +23,7 @@ from pools.run import Run, StopReason
 from pools.runner import Runner
 from pools.slots import Slots
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 CLOSE_SECONDS = 1.0
 """How long closing waits for tasks that were cancelled and do not end."""

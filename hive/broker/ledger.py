@@ -13,7 +13,6 @@ from functools import partial
 from typing import Final, TypeVar
 
 import asyncpg
-import structlog
 
 from hive.broker import ledger_rows as rows
 from hive.broker.deadlocks import again_after_deadlock
@@ -25,12 +24,13 @@ from hive.broker.queries import load
 from hive.errors import InvalidInput, LeaseLost, QueueFull
 from hive.events import Events
 from hive.ids import MessageId, ProcessId, QueueName, TaskName, TenantId
+from hive.logger import get_logger
 from hive.outcomes import Completed
 from hive.settings import Crashes
 from hive.store.connection import Connection
 from hive.store.postgres import Database
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 _PUBLISH: Final = load("publish")
 _DELIVERY: Final = load("delivery")

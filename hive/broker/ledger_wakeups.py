@@ -9,15 +9,15 @@ from typing import Final
 from uuid import uuid4
 
 import anyio
-import structlog
 
 from hive.backoff import Backoff
 from hive.broker.wakeups import Wakeups
 from hive.errors import StoreDown
 from hive.ids import QueueName
+from hive.logger import get_logger
 from hive.store.postgres import Database
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 CHANNEL: Final = "hive_queue_"
 SLOW_POLL_SECONDS: Final = 2.0

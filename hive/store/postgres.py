@@ -17,12 +17,12 @@ from typing import Any
 
 import anyio
 import asyncpg
-import structlog
 
 from hive.clock import Clock, SystemClock
 from hive.errors import ConfigurationError, StoreDown
 from hive.events import Events, StoreChanged
 from hive.ids import TenantId
+from hive.logger import get_logger
 from hive.settings import Postgres
 from hive.store.address import describe
 from hive.store.borrowed import BROKEN, RELEASE_SECONDS, Borrowed
@@ -30,7 +30,7 @@ from hive.store.codecs import teach_json, teach_vectors
 from hive.store.connection import Connection
 from hive.tenancy import EXTENSION_SCHEMA, SHARED_SCHEMA, search_path_of
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 STORE = "postgres"
 _CONNECT_SECONDS = 10.0
