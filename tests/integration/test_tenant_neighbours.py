@@ -1,15 +1,18 @@
-"""Tenants beside each other in a pool on the ledger: counted in jobs that begin, not in time that passes."""
+"""Tenants beside each other in pools, on both carriers: counted in jobs that begin, not in time."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import anyio
 import pytest
 
 from hive.broker.ledger import Ledger
+from hive.broker.port import Broker
+from hive.broker.streams import Streams
 from hive.context import Context
-from hive.ids import TenantId
+from hive.ids import QueueName, TenantId
 from hive.store.postgres import Database
+from hive.store.redis import RedisStore
 from hive.tasks import Task, task
 from patience import until
 from pool_kit import Rig
@@ -17,18 +20,28 @@ from pool_kit import Rig
 SLOTS, PREFETCH = 6, 4
 LOUD, QUIET = TenantId("loud"), TenantId("quiet")
 
+Carrier = Callable[[], Broker]
+
+
+@pytest.fixture(params=["ledger", "stream"])
+def carrier(request: pytest.FixtureRequest, database: Database, redis_store: RedisStore) -> Carrier:
+    """Makes brokers on one store, one for each process."""
+    if request.param == "ledger":
+        return lambda: Ledger(database)
+    return lambda: Streams(redis_store, database)
+
 
 class Floor:
     """One or several processes with a pool each; their handlers end only when they are let go."""
 
-    def __init__(self, database: Database, processes: int) -> None:
+    def __init__(self, carrier: Carrier, processes: int) -> None:
         self.began: list[TenantId | None] = []
         self.running = [0] * processes
         self._passes = anyio.Semaphore(0)
-        self.rigs = [self._rig(database, number) for number in range(processes)]
+        self.rigs = [self._rig(carrier(), number) for number in range(processes)]
 
-    def _rig(self, database: Database, number: int) -> Rig:
-        rig = Rig(broker=Ledger(database), stores=database, slots=SLOTS, prefetch=PREFETCH)
+    def _rig(self, broker: Broker, number: int) -> Rig:
+        rig = Rig(broker=broker, slots=SLOTS, prefetch=PREFETCH)
 
         @task(queue="work", into=rig.registry, name="job")
         async def job(context: Context) -> None:
@@ -57,15 +70,13 @@ class Floor:
         await until(lambda: self._passes.value == 0)
         await self.until_full()
 
-    def let_all_go(self) -> None:
-        for _ in range(100_000):
-            self._passes.release()
-
 
 @asynccontextmanager
-async def floor(database: Database, processes: int = 1) -> AsyncGenerator[Floor]:
-    made = Floor(database, processes)
+async def floor(carrier: Carrier, processes: int) -> AsyncGenerator[Floor]:
+    made = Floor(carrier, processes)
     async with AsyncExitStack() as stack:
+        for rig in made.rigs:  # all of them, before anybody claims by a share that others are not in yet
+            await rig.broker.announce(rig.owner, {QueueName("work"): SLOTS})
         for rig in made.rigs:
             await stack.enter_async_context(rig.serving())
         yield made
@@ -81,8 +92,8 @@ async def begun_before(floor: Floor, tenant: TenantId) -> int:
 
 
 @pytest.mark.parametrize("processes", [1, 3])
-async def test_a_quiet_tenant_passes_a_flood(database: Database, processes: int) -> None:
-    async with floor(database, processes) as here:
+async def test_a_quiet_tenant_passes_a_flood(carrier: Carrier, processes: int) -> None:
+    async with floor(carrier, processes) as here:
         await here.send(LOUD, 10_000)
         await here.until_full()
         await here.let_go(2 * SLOTS)
@@ -91,21 +102,23 @@ async def test_a_quiet_tenant_passes_a_flood(database: Database, processes: int)
         assert await begun_before(here, QUIET) <= 2 * slots + prefetch
 
 
-async def test_a_quiet_tenant_passes_a_hundred_busy_ones(database: Database) -> None:
+@pytest.mark.parametrize("processes", [1, 3])
+async def test_a_quiet_tenant_passes_a_hundred_busy_ones(carrier: Carrier, processes: int) -> None:
     busy: Sequence[TenantId] = [TenantId(f"busy_{number:03}") for number in range(100)]
-    async with floor(database) as here:
+    async with floor(carrier, processes) as here:
         for each in busy:
             await here.send(each, 20)
         await here.until_full()
         await here.let_go(2 * SLOTS)
         await here.send(QUIET, 1)
-        assert await begun_before(here, QUIET) <= 2 * SLOTS + PREFETCH + len(busy)
+        slots, prefetch = SLOTS * processes, PREFETCH * processes
+        assert await begun_before(here, QUIET) <= 2 * slots + prefetch + len(busy)
         assert len(set(here.began)) > 5, "they take turns"
 
 
 @pytest.mark.parametrize("processes", [1, 3])
-async def test_a_lone_tenant_has_every_slot(database: Database, processes: int) -> None:
-    async with floor(database, processes) as here:
+async def test_a_lone_tenant_has_every_slot(carrier: Carrier, processes: int) -> None:
+    async with floor(carrier, processes) as here:
         await here.send(LOUD, 2_000)
         await here.until_full()
         for _ in range(40):
