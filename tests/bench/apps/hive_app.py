@@ -12,9 +12,7 @@ from typing import Any
 import anyio
 import recorder
 
-from hive.broker.ledger import Ledger
 from hive.broker.port import Broker, Delivery, Message
-from hive.broker.streams import Streams
 from hive.client import Client
 from hive.clock import SystemClock
 from hive.context import Context
@@ -22,7 +20,6 @@ from hive.events import Events
 from hive.ids import QueueName, TenantId, new_process_id
 from hive.settings import Crashes, Leases, Pool, Postgres, Redis, Shutdown
 from hive.store.postgres import Database
-from hive.store.redis import RedisStore
 from hive.tasks import Task, registry, task
 from pools.pool import WorkerPool
 from supervisor.sweeper import Sweeper
@@ -78,9 +75,14 @@ class App:
         self._stack = AsyncExitStack()
         self.database = await Database.open(os.environ["BENCH_POSTGRES"], settings=Postgres())
         self._stack.push_async_callback(self.database.close)
-        if LEDGER:
+        if LEDGER:  # a worker imports the carrier that it uses
+            from hive.broker.ledger import Ledger
+
             self.broker = Ledger(self.database)
         else:
+            from hive.broker.streams import Streams
+            from hive.store.redis import RedisStore
+
             store = await RedisStore.open(os.environ["BENCH_REDIS"], Redis())
             self._stack.push_async_callback(store.close)
             self.broker = Streams(store, self.database)
