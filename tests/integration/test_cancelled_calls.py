@@ -10,14 +10,17 @@ from contextlib import asynccontextmanager
 from uuid import uuid4
 
 import pytest
+from aiohttp import web
 
 from cancelling import Tally, cancel_everywhere
 from hive.broker.port import Broker, Settlement
 from hive.broker.streams import Streams
 from hive.ids import DEFAULT_TENANT, TenantId, new_process_id
+from hive.ingest.embedding import PROVIDER, Embedder
 from hive.locks.redis import RedisLease
 from hive.outcomes import Completed
-from hive.settings import Crashes, Postgres, Redis
+from hive.providers import Providers
+from hive.settings import Crashes, Embedding, Postgres, Redis
 from hive.store.heartbeat import RedisHeartbeat
 from hive.store.postgres import Database
 from hive.store.redis import RedisStore
@@ -96,6 +99,21 @@ async def test_the_blocking_reader(valkey_url: str) -> None:
     assert tally.cancelled >= 20
 
 
+async def test_the_reader_of_wake_ups(valkey_url: str, database: Database) -> None:
+    """A service has no end of its own: it is cancelled in one turn of the loop after the other."""
+    async with few_connections(valkey_url) as store:
+        streams = Streams(store, database, lease_seconds=60, crashes=Crashes())
+        await streams.wait(QUEUE, 0.001)
+        for turns in range(100):
+            running = asyncio.ensure_future(streams.run())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            running.cancel()
+            await asyncio.wait([running], timeout=10)
+            assert running.cancelled(), f"after {turns} turns of the loop"
+        await store.ping()
+
+
 async def test_the_leader_lease(valkey_url: str, database: Database) -> None:
     tally = Tally()
     lease = await RedisLease.open(
@@ -144,8 +162,36 @@ async def test_brokers(broker: Broker) -> None:
     assert tally.cancelled >= 100
 
 
-@pytest.mark.parametrize("age_seconds", [1800, 1e-6])
-async def test_calls_to_postgres(postgres_dsn: str, age_seconds: float) -> None:
+async def test_calls_to_a_model_server() -> None:
+    """aiohttp's client, over a new connection and over one that it kept; and the turn at its provider."""
+    tally, providers = Tally(), Providers()
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.json_response({"data": [{"index": 0, "embedding": [1.0]}]})
+
+    app = web.Application()
+    app.router.add_post("/v1/embeddings", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    settings = Embedding(url=f"http://127.0.0.1:{runner.addresses[0][1]}/v1")
+    embedder = Embedder(settings, providers=providers)
+
+    async def embed() -> None:
+        await embedder.embed(["text"])
+
+    for _ in range(ROUNDS):
+        await cancel_everywhere("embed, connecting", embed, tally, after=embedder.close)
+        await cancel_everywhere("embed", embed, tally, after=embed)
+    await embedder.close()
+    await runner.cleanup()
+    assert tally.lost == []
+    assert tally.cancelled >= 50
+    assert providers.state(PROVIDER).under_way == 0
+
+
+@pytest.mark.parametrize(("age_seconds", "rounds"), [(1800, ROUNDS), (1e-6, 1)])
+async def test_calls_to_postgres(postgres_dsn: str, age_seconds: float, rounds: int) -> None:
     """Whether connections are kept or replaced each time; none is lost, and no transaction stays open."""
     tally = Tally()
     settings = Postgres(pool_size=2, connection_age_seconds=age_seconds)
@@ -172,9 +218,9 @@ async def test_calls_to_postgres(postgres_dsn: str, age_seconds: float) -> None:
                 assert not each.is_in_transaction()
                 assert await each.fetchval("select 7") == 7
 
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         for name, call in {"acquire": acquired, "execute": executed, "transaction": transacted}.items():
             await cancel_everywhere(name, call, tally, after=all_there)
     await database.close()
     assert tally.lost == []
-    assert tally.cancelled >= 50
+    assert tally.cancelled >= 10 * rounds
