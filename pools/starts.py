@@ -15,7 +15,7 @@ import asyncio
 
 import anyio
 
-from hive.broker.port import BrokerKind, Delivery
+from hive.broker.port import Delivery
 from hive.clock import Clock
 from hive.errors import StoreDown
 from pools.hands import RETRY, Hands
@@ -34,14 +34,8 @@ class Starts:
         self._asked = asyncio.Event()
 
     def comes_first(self, delivery: Delivery) -> bool:
-        """Whether the start must be noted before the handler is entered.
-
-        On the ledger the fence counts the claims and ``attempt`` the charged ones, so a gap between them
-        shows an earlier claim as well.
-        """
-        if delivery.redelivered:
-            return True
-        return self._hands.broker.kind is BrokerKind.LEDGER and delivery.fence > delivery.attempt
+        """Whether the start must be noted before the handler is entered."""
+        return delivery.redelivered
 
     async def note_first(self, run: Run) -> None:
         """Return when the start of ``run`` is noted; waits while the store is away."""

@@ -101,7 +101,7 @@ class Ledger(LedgerUpkeep):
         if connection is not None:
             holders = await self._insert(connection, new, keyed=bool(first), notify=notify)
         elif len(new) <= ROWS_PER_STATEMENT:
-            async with self._database.acquire() as own:
+            async with self._database.statements() as own:
                 holders = await self._insert(own, new, keyed=bool(first), notify=notify)
         else:
             async with self._database.transaction() as own:
@@ -152,7 +152,7 @@ class Ledger(LedgerUpkeep):
         """Take up to ``limit`` rows: lanes six to three to one, tenants by what they have in flight."""
         if limit <= 0:
             return []
-        async with self._database.acquire() as connection:
+        async with self._database.statements() as connection:
             return await self._claims.take(connection, queue, owner, limit)
 
     async def wait(self, queue: QueueName, timeout_seconds: float) -> None:
@@ -163,7 +163,7 @@ class Ledger(LedgerUpkeep):
         """Extend the leases by Postgres' clock; returns the lost ones."""
         if not deliveries:
             return []
-        async with self._database.acquire() as connection:
+        async with self._database.statements() as connection:
             found = await connection.fetch(
                 _DELIVERY["renew"], *rows.claim_columns(deliveries), self.lease_seconds
             )
@@ -173,7 +173,7 @@ class Ledger(LedgerUpkeep):
     async def mark_started(self, deliveries: Sequence[Delivery]) -> None:
         """Note that their handlers were entered."""
         if deliveries:
-            async with self._database.acquire() as connection:
+            async with self._database.statements() as connection:
                 await connection.execute(_DELIVERY["mark_started"], *rows.claim_columns(deliveries))
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Verdict]:
@@ -191,7 +191,7 @@ class Ledger(LedgerUpkeep):
                 open_[mark] = each
         verdicts: dict[tuple[MessageId, int], Verdict] = {}
         if open_:
-            async with self._database.acquire() as connection:
+            async with self._database.statements() as connection:
                 verdicts = await self._settle_free(connection, list(open_.values()))
                 missing = [each for mark, each in open_.items() if mark not in verdicts]
                 if missing:
@@ -243,7 +243,7 @@ class Ledger(LedgerUpkeep):
 
     async def progress(self, delivery: Delivery, *, stage: str, done: int | None, total: int | None) -> bool:
         """Record the progress and reset the crash budgets."""
-        async with self._database.acquire() as connection:
+        async with self._database.statements() as connection:
             return bool(
                 await connection.fetchval(
                     _DELIVERY["progress"],
@@ -261,7 +261,7 @@ class Ledger(LedgerUpkeep):
         if not deliveries:
             return []
         ids, fences, _ = rows.claim_columns(deliveries)
-        async with self._database.acquire() as connection:
+        async with self._database.statements() as connection:
             found = await connection.fetch(_DELIVERY["cancel_requested"], ids, fences)
         flagged = {(row["id"], row["fence"]) for row in found}
         return [each for each in deliveries if (each.id, each.fence) in flagged]

@@ -31,7 +31,7 @@ class LedgerUpkeep(LedgerOperations):
         names = list(queues)
         if not names:
             return Swept()
-        async with self._database.acquire() as connection:
+        async with self._database.statements() as connection:
             for _ in range(ROUNDS):
                 moved = await connection.fetchval(_SWEEP["promote"], names, ROWS_PER_ROUND)
                 due += moved
@@ -58,7 +58,7 @@ class LedgerUpkeep(LedgerOperations):
     async def owner_died(self, owner: ProcessId) -> int:
         """Bring back all that a dead process held; returns how many."""
         moved = 0
-        async with self._database.acquire() as connection:
+        async with self._database.statements() as connection:
             while True:
                 row = await connection.fetchrow(
                     ABANDON_BY_OWNER, owner, ROWS_PER_ROUND, self._hive_crash_limit
@@ -75,7 +75,7 @@ class LedgerUpkeep(LedgerOperations):
         In small batches, each a transaction of its own, so that it never holds up the queue.
         """
         gone = 0
-        async with self._database.acquire() as connection:
+        async with self._database.statements() as connection:
             for query, age in (
                 ("prune_completed", completed_hours),
                 ("prune_failed", failed_days),

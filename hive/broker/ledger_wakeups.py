@@ -89,7 +89,7 @@ class LedgerWakeups(Wakeups):
         waited = 0.0
         while not self.listening:
             try:
-                async with self._database.acquire() as connection:
+                async with self._database.statements() as connection:
                     await connection.execute("select pg_notify($1, '')", self._probe)
             except StoreDown:
                 return

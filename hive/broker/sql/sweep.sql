@@ -8,7 +8,7 @@ with due as materialized (
     limit $2
     for update skip locked
 ), moved as (
-    update hive.job as job set state = 'pending' from due where job.id = due.id returning job.queue
+    update hive.job as job set state = 'pending' where job.id = any(array(select id from due)) returning job.queue
 ), woken as (
     select pg_notify('hive_queue_' || queue, '') from (select distinct queue from moved) as woken
 )
@@ -28,8 +28,7 @@ with late as materialized (
     update hive.job as job
     set state = 'failed', finished_at = statement_timestamp(), error_kind = 'expired', error_code = 'expired',
         error_summary = 'it waited longer than its message allowed'
-    from late
-    where job.id = late.id
+    where job.id = any(array(select id from late))
     returning job.id
 )
 select count(*) as failed from moved;
@@ -90,6 +89,7 @@ for update skip locked
         finished_at = case when decided.next in ('failed', 'cancelled') then statement_timestamp() end
     from decided
     where job.id = decided.id
+        and job.id = any(array(select id from lost))  -- so that no plan walks the whole table for each row
     returning job.id
 ), noted as (
     insert into hive.job_attempt (job, fence, attempt, owner, outcome, error_code, error_summary, started_at)

@@ -78,7 +78,8 @@ create table hive.job (
         check ((state in ('completed', 'failed', 'cancelled')) = (finished_at is not null)),
     constraint failed_has_cause check (state <> 'failed' or (error_kind is not null and error_summary is not null))
 ) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 5000,
-        autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0.02);
+        autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0.02,
+        vacuum_truncate = off);  -- truncating locks everybody out, for pages that are soon needed again
 
 -- Columns that change at every renewal (lease_until, fence, stage, done) stand in no index.
 -- One line for each queue, lane and tenant ('' is system work), walked in its order. The state stands in front of
