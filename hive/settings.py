@@ -62,7 +62,7 @@ class Redis(Section):
     pool_size: Count = Field(
         default=16, description="Connections of one hive at the most, blocking readers aside."
     )
-    call_seconds: Positive = Field(default=5, description="Deadline of one command.")
+    call_seconds: Positive = Field(default=5, description="Deadline of one command, connecting included.")
 
 
 class Embedded(Section):

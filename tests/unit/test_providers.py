@@ -14,9 +14,12 @@ from hive.errors import ConfigurationError
 from hive.events import Events, ProviderThrottled
 from hive.providers import MOST_ACCOUNTS, MOST_NAMES, Providers, ProviderState, Throttled
 from hive.retry_after import MOST_SECONDS, retry_after_seconds
+from hive.settings import Probes
 from hive.testing.manual_clock import ManualClock
 from hive.throttle import LONGEST_SECONDS, Throttle
+from probes.loop import LoopMonitor
 from probes.metrics import Metrics
+from supervisor.gauges import add_gauges
 
 
 @pytest.fixture
@@ -254,6 +257,24 @@ async def test_names_are_few() -> None:
             pass
     async with providers.call("p0"):
         assert len(providers.states()) == MOST_NAMES
+
+
+async def test_a_scrape_shows_each_provider_and_no_account(clock: ManualClock) -> None:
+    providers, metrics = Providers({"api": 8}, clock=clock), Metrics(clock)
+    add_gauges(metrics, {}, providers, LoopMonitor(Probes(), Events()))
+    async with providers.call("api", account="acme"), providers.call("api", account="beta"):
+        with suppress(Throttled):
+            async with providers.call("api", account="acme"):
+                raise Throttled(retry_after_seconds=30)
+        shown = metrics.render().decode()
+    for line in (
+        'hive_provider_limit{provider="api"} 4.0',
+        'hive_provider_calls{provider="api"} 2.0',
+        'hive_provider_waiting{provider="api"} 0.0',
+        'hive_provider_closed_seconds{provider="api"} 30.0',
+    ):
+        assert line in shown
+    assert "acme" not in shown
 
 
 async def test_an_answer_is_checked() -> None:
