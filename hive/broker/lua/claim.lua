@@ -6,11 +6,12 @@
 --         written, ms until the next one is due or -1, then for each message two: id, record}
 local limit, lease, patience = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local time = now_ms()
-if call('HEXISTS', STATE, 'paused') == 1 then
-  call('HSET', STATE, 'asleep', 1)
+open()
+if is.paused ~= 0 then
+  is.asleep = 1
+  close()
   return {1, 0, -1}
 end
-open()
 promote(time, SOME)
 local given = hand_out(ARGV[1], ARGV[2], limit, lease, time)
 if not given then

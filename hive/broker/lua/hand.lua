@@ -297,9 +297,8 @@ local LANE_OF_TURN = {1, 2, 1, 1, 3, 1, 2, 1, 2, 1}
 -- 6:3:1: of ten turns high has six, normal three and low one, and a turn that a lane cannot use goes to the highest that
 -- can. Returns 1, 1 if dead letters want to be written, -1, then id and record of each message.
 local function hand_out(to, name, limit, lease, time)
-  local block = call('HMGET', STATE, 'next', 'limit')
-  fence = tonumber(block[1])
-  if not fence or not (fence + limit <= (tonumber(block[2]) or 0)) or fence < 0 or fence > 2 ^ 53 then
+  fence = is.next
+  if fence + limit > is.limit then
     return nil
   end
   owner, consumer, now, lease_end, taken = to, name, time, time + lease, 0
@@ -320,7 +319,7 @@ local function hand_out(to, name, limit, lease, time)
   end
   is.turn = (is.turn + taken) % 10
   if taken > 0 then
-    call('HSET', STATE, 'next', int(fence))
+    spend(fence)
     in_parts('HSET', RECORD, records)
     in_parts('ZADD', LEASES, leases)
   end

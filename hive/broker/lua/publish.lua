@@ -47,6 +47,26 @@ for at in ipairs(ids) do
   names[byte(record, 2) .. its.tenant] = true
 end
 prefetch(names)
+
+-- A lone message is given at once, with the wake-up, to one that found nothing a moment ago: it need not ask again.
+-- Returns its name and lease in ms. It goes past the window, so nothing else may wait.
+local function waiter()
+  if #ids > 1 or ARGV[1] ~= '1' or is.asleep == 0 or is.paused ~= 0 or #ARGV[8] > 8192 or is.next >= is.limit
+    or any_queued(1) or any_queued(2) or any_queued(3) or is.n1 + is.n2 + is.n3 > call('ZCARD', LEASES) then
+    return nil
+  end
+  local found = call('HGET', STATE, 'waiter')
+  if not found or #found ~= 32 then
+    return nil
+  end
+  local ends, its_lease = unpack_bytes('>I8I8', found, 17)
+  if ends >= now then
+    spend(is.next + 1, 'waiter', '') -- whoever was given something waits no more
+    return sub(found, 1, 16), its_lease
+  end
+end
+
+local given, lease
 for at, id in ipairs(ids) do
   local from = at * 5 - 1
   local delay, expiry, meanwhile, record = ARGV[from + 1], ARGV[from + 2], ARGV[from + 3], ARGV[from + 4]
@@ -80,6 +100,7 @@ for at, id in ipairs(ids) do
       call('HSET', HOLDERS, key, id)
     end
     local state, entry, place = 'w', NO_ENTRY, 0
+    local claim = sub(record, 3, FLAGS - 3)
     if delay ~= '0' then
       state = 'd'
       call('ZADD', LATER, now + tonumber(delay), id)
@@ -89,7 +110,15 @@ for at, id in ipairs(ids) do
       if resource ~= '' and set_aside(id, {resource = resource, place = place}) then
         state = 'b'
       elseif not any_queued(lane) and room(lane, tenant) > 0 then
-        entry = slot(call('XADD', LANES[lane], '*', 'i', id))
+        given, lease = waiter()
+        if given then
+          state, claim = 'r', pack('>I8', is.next) .. given .. '\0\1'
+          if resource ~= '' then
+            call('HSET', RESOURCES, resource, id)
+          end
+        else
+          entry = slot(call('XADD', LANES[lane], '*', 'i', id))
+        end
         local cost = sub(record, COST, COST + 3)
         enter(lane, tenant, 1, cost == ONE and 1 or unpack_bytes('>I4', cost))
       else
@@ -110,7 +139,7 @@ for at, id in ipairs(ids) do
       call('ZADD', EXPIRIES, expires, id)
     end
     records[#records + 1] = id
-    records[#records + 1] = state .. sub(record, 2, PLACE - 1)
+    records[#records + 1] = state .. sub(record, 2, 2) .. claim .. sub(record, FLAGS - 2, PLACE - 1)
       .. pack('>I8I8I8I8', place, now, expires, now)
       .. sub(record, COST, ENTRY - 1) .. entry .. sub(record, UNCHANGING)
     local of_kind = kinds[its.kind]
@@ -133,30 +162,10 @@ for kind, of_kind in pairs(kinds) do
   in_parts('SADD', KIND .. kind, of_kind)
 end
 in_parts('ZADD', KINDS, members)
--- To one that found nothing a moment ago a lone message is given at once, with the wake-up: it need not ask again.
-local function push()
-  if #ids ~= 1 or #ARGV[8] > 8192 then
-    return false
-  end
-  local waiter, paused = unpack(call('HMGET', STATE, 'waiter', 'paused'))
-  if not waiter or #waiter ~= 32 or paused then
-    return false
-  end
-  local ends, lease = unpack_bytes('>I8I8', waiter, 17)
-  call('HDEL', STATE, 'waiter')
-  if ends < now then
-    return false
-  end
-  local to = sub(waiter, 1, 16)
-  local name = string.gsub(to, '.', function(each) return string.format('%02x', byte(each)) end)
-  local given = hand_out(to, name, 1, lease, now)
-  if not given or taken == 0 then
-    return false
-  end
-  call('XADD', WAKE, 'MAXLEN', 256, '*', 'o', to, 'i', given[4], 'r', given[5])
-  return true
-end
-if came and ARGV[1] == '1' and is.asleep ~= 0 and not push() then
+if given then
+  call('ZADD', LEASES, now + lease, ids[1])
+  call('XADD', WAKE, 'MAXLEN', 256, '*', 'o', given, 'i', ids[1], 'r', records[2])
+elseif came and ARGV[1] == '1' then
   wake()
 end
 close()

@@ -10,7 +10,8 @@
 -- it to the stream, reading it from there and removing it again cost as much as all the rest, and gained nothing.
 --
 -- Shares are measured in the mean cost of what stands, so that cheap and dear jobs fill the slots alike. What runs holds its share until it is settled; what is delayed or set aside holds none.
-local FIELDS = {'slots', 'asleep', 'turn', 'seq', 'weighted', 'w1', 'n1', 'c1', 'w2', 'n2', 'c2', 'w3', 'n3', 'c3'}
+local FIELDS = {'slots', 'asleep', 'paused', 'next', 'limit', 'turn', 'seq', 'weighted', 'w1', 'n1', 'c1', 'w2', 'n2', 'c2',
+  'w3', 'n3', 'c3'}
 local DEFAULTS = {slots = 24, asleep = 1}
 local W, N, C = {'w1', 'w2', 'w3'}, {'n1', 'n2', 'n3'}, {'c1', 'c2', 'c3'}
 -- What a call has read and changed, see call.lua. `standing` and `lined`: by lane and tenant.
@@ -29,6 +30,12 @@ local function open()
     is[field] = number
   end
   is.slots = max(1, is.slots)
+end
+
+-- Writes which fence was given last. At once: a script that goes wrong after that must not give it again.
+local function spend(last, ...)
+  call('HSET', STATE, 'next', int(last), ...)
+  was.next, is.next = last, last
 end
 
 local function weight_of(tenant)
