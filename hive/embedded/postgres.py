@@ -9,17 +9,15 @@ import anyio
 
 from hive.embedded.binaries import postgres_programs
 from hive.embedded.cluster import Cluster
-from hive.embedded.folder import StoreFolder
-from hive.embedded.privileges import server_identity
+from hive.embedded.privileges import Identity
 from hive.embedded.process import ServerProcess
-from hive.errors import StoreDown, StoresMissing
+from hive.embedded.server import EmbeddedServer
 from hive.logger import get_logger
 from hive.settings import Embedded
 
 log = get_logger(__name__)
 
 _PORT = 5432  # only a part of the socket's name
-_STOP = ((signal.SIGINT, 20.0), (signal.SIGQUIT, 5.0), (signal.SIGKILL, 5.0))
 # Recovery after a crash replays max_wal_size of log at the most; a slow disk may need minutes for it.
 _START_SECONDS = 300.0
 
@@ -48,12 +46,17 @@ _OPTIONS: Mapping[str, str] = {
 }
 
 
-class EmbeddedPostgres:
-    """A PostgreSQL 18 with pgvector under ``state_dir``. A second hive on the folder gets ``Conflict``.
+class EmbeddedPostgres(EmbeddedServer):
+    """A PostgreSQL 18 with pgvector.
 
     ``options`` are more server settings (tests switch fsync off). ``programs``: the folder of its binaries,
     by default the wheel's.
     """
+
+    store = "postgres"
+    title = "PostgreSQL"
+    # Open transactions are rolled back; then without a checkpoint; then as it is.
+    stop_steps = ((signal.SIGINT, 20.0), (signal.SIGQUIT, 5.0), (signal.SIGKILL, 5.0))
 
     def __init__(
         self,
@@ -63,18 +66,10 @@ class EmbeddedPostgres:
         options: Mapping[str, str] | None = None,
         programs: Path | None = None,
     ) -> None:
+        super().__init__(state_dir, settings)
         buffers = {"shared_buffers": f"{settings.postgres_shared_buffers_mb}MB"}
-        self._settings = settings
         self._options = {**_OPTIONS, **buffers, **(options or {})}
         self._programs = programs
-        self._folder = StoreFolder(state_dir, "postgres")
-        self._process: ServerProcess | None = None
-        self._stopping = False
-
-    @property
-    def pid(self) -> int | None:
-        """The postmaster's process, while it runs."""
-        return None if self._process is None or self._process.ended else self._process.pid
 
     @property
     def exists(self) -> bool:
@@ -83,74 +78,23 @@ class EmbeddedPostgres:
 
     @property
     def dsn(self) -> str:
-        """The address, password included. Also answers while another process runs the server.
-
-        Raises StoresMissing when no database was made here yet.
-        """
-        password = self._folder.password()
-        if password is None:
-            raise StoresMissing(
-                f"there is no embedded PostgreSQL in {self._folder.path} yet", remedy="start hive once"
-            )
+        """The address as a DSN of the database ``hive``."""
+        password = quote(self._password())
         host = quote(str(self._folder.socket_folder()))
-        return f"postgresql://hive:{quote(password)}@/hive?host={host}&port={_PORT}"
+        return f"postgresql://hive:{password}@/hive?host={host}&port={_PORT}"
 
-    async def start(self) -> str:
-        """Make the database if there is none, start the server, wait until it answers; returns the DSN.
-
-        Does nothing if it runs already. Raises ConfigurationError (not installed, no user to run as),
-        Conflict (another hive's folder) or StoresMissing (it does not start: the disk is full, say).
-        Cancelled, it leaves no server behind. Call it on the main thread: the server dies with the thread
-        that started it.
-        """
-        if self.pid is not None:
-            return self.dsn
-        self._stopping = False
-        programs = self._programs or postgres_programs()
-        identity = server_identity(self._settings.user)
-        self._folder.lock()
-        started = False
-        try:
-            self._folder.prepare(identity)
-            cluster = Cluster(self._folder, programs, identity)
-            await cluster.make_ready()
-            await self._launch(cluster, programs / "postgres", self._folder.make_socket_folder(identity))
-            started = True
-        except OSError as error:
-            raise StoresMissing(f"{self._folder.path}: {error.strerror or error}") from error
-        finally:
-            if not started:
-                await self._end()
+    @property
+    def address(self) -> str:
         return self.dsn
 
-    async def run(self) -> None:
-        """The service: start the server if it does not run, then wait.
+    def _find(self) -> Path:
+        return self._programs or postgres_programs()
 
-        Raises StoreDown when it ends by itself, so that the service tree starts it again; returns after
-        ``stop()``. Cancelled, it leaves the server running: the stores outlive whoever still writes to them.
-        """
-        await self.start()
-        process = self._process
-        assert process is not None
-        await process.wait()
-        if not self._stopping:
-            log.error("embedded.died", store="postgres", exit=process.exit, tail=process.log_tail()[-500:])
-            raise StoreDown("embedded PostgreSQL", "running", f"it ended with {process.exit}")
-
-    async def stop(self) -> None:
-        """Shut the server down (open transactions are rolled back) and let the folder go. At most 30 s."""
-        self._stopping = True
-        await self._end()
-
-    async def _end(self) -> None:
-        if self._process is not None:
-            await self._process.stop(_STOP)
-            self._process = None
-        if self._folder.locked:
-            self._folder.remove_socket_folder()
-            self._folder.unlock()
-
-    async def _launch(self, cluster: Cluster, program: Path, socket_folder: Path) -> None:
+    async def _launch(self, programs: Path, identity: Identity | None) -> None:
+        cluster = Cluster(self._folder, programs, identity)
+        await cluster.make_ready()
+        program = programs / "postgres"
+        socket_folder = self._folder.make_socket_folder(identity)
         command = [*cluster.launcher(program), str(program), "-D", str(cluster.data)]
         command += ["-k", str(socket_folder), "-p", str(_PORT)]
         for name, value in self._options.items():

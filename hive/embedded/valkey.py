@@ -8,16 +8,15 @@ from urllib.parse import quote
 import anyio
 
 from hive.embedded.binaries import valkey_program
-from hive.embedded.folder import StoreFolder
-from hive.embedded.privileges import Identity, launch_command, server_identity
+from hive.embedded.privileges import Identity, launch_command
 from hive.embedded.process import ServerProcess
-from hive.errors import StoreDown, StoresMissing
+from hive.embedded.server import EmbeddedServer
+from hive.errors import StoresMissing
 from hive.logger import get_logger
 from hive.settings import Embedded
 
 log = get_logger(__name__)
 
-_STOP = ((signal.SIGTERM, 10.0), (signal.SIGKILL, 5.0))
 _START_SECONDS = 120.0  # the log of writes is read first
 _PROGRAMS = frozenset({"valkey-server"})
 _LOG_FOLDER = "appendonlydir"
@@ -45,97 +44,40 @@ tcp-keepalive 60
 """
 
 
-class EmbeddedValkey:
-    """A Valkey 9 under ``state_dir``. One at a time: a second hive there gets ``Conflict``."""
+class EmbeddedValkey(EmbeddedServer):
+    """A Valkey 9. The folder's lock matters: a second server would silently take the socket over."""
+
+    store = "valkey"
+    title = "Valkey"
+    stop_steps = ((signal.SIGTERM, 10.0), (signal.SIGKILL, 5.0))  # the first syncs the log of writes
 
     def __init__(self, state_dir: Path, settings: Embedded, *, program: Path | None = None) -> None:
-        self._settings = settings
+        super().__init__(state_dir, settings)
         self._program = program
-        self._folder = StoreFolder(state_dir, "valkey")
         self._log_path = self._folder.path / "server.log"
-        self._process: ServerProcess | None = None
-        self._stopping = False
-
-    @property
-    def pid(self) -> int | None:
-        """The server's process, while it runs."""
-        return None if self._process is None or self._process.ended else self._process.pid
 
     @property
     def url(self) -> str:
-        """The address, password included. Also answers while another process runs the server.
+        """The address as a URL."""
+        return f"unix://:{quote(self._password())}@{quote(str(self._socket))}"
 
-        Raises StoresMissing when it never ran here.
-        """
-        password = self._folder.password()
-        if password is None:
-            raise StoresMissing(
-                f"there is no embedded Valkey in {self._folder.path} yet", remedy="start hive once"
-            )
-        return f"unix://:{quote(password)}@{quote(str(self._socket))}"
-
-    async def start(self) -> str:
-        """Start the server and wait until it has read its data and answers; returns the URL.
-
-        Does nothing if it runs already. Raises ConfigurationError (not installed, no user to run as),
-        Conflict (another hive's folder: a second server would silently take the socket over) or StoresMissing
-        (it does not start: the disk is full, say). Cancelled, it leaves no server behind.
-        """
-        if self.pid is not None:
-            return self.url
-        self._stopping = False
-        program = self._program or valkey_program()
-        identity = server_identity(self._settings.user)
-        self._folder.lock()
-        started = False
-        try:
-            self._folder.prepare(identity)
-            await self._folder.end_leftovers(_PROGRAMS, (self._folder.path,))
-            if self._folder.password() is None:
-                self._folder.new_password()
-            await self._launch(program, identity)
-            started = True
-        except OSError as error:
-            raise StoresMissing(f"{self._folder.path} cannot be used: {error.strerror or error}") from error
-        finally:
-            if not started:
-                await self._end()
+    @property
+    def address(self) -> str:
         return self.url
 
-    async def run(self) -> None:
-        """The service: start the server if it does not run, then wait.
-
-        Raises StoreDown when it ends by itself, so that the service tree starts it again; returns after
-        ``stop()``. Cancelled, it leaves the server running: the stores outlive whoever still writes to them.
-        """
-        await self.start()
-        process = self._process
-        assert process is not None
-        await process.wait()
-        if not self._stopping:
-            log.error("embedded.died", store="valkey", exit=process.exit, tail=process.log_tail()[-500:])
-            raise StoreDown("embedded Valkey", "running", f"it ended with {process.exit}")
-
-    async def stop(self) -> None:
-        """Shut the server down, its log of writes synced, and let the folder go. At most 15 s."""
-        self._stopping = True
-        await self._end()
+    def _find(self) -> Path:
+        return self._program or valkey_program()
 
     @property
     def _socket(self) -> Path:
         return self._folder.socket_folder() / "valkey.sock"
 
-    async def _end(self) -> None:
-        if self._process is not None:
-            await self._process.stop(_STOP)
-            self._process = None
-        if self._folder.locked:
-            self._folder.remove_socket_folder()
-            self._folder.unlock()
-
-    async def _launch(self, program: Path, identity: Identity | None) -> None:
+    async def _launch(self, programs: Path, identity: Identity | None) -> None:
+        await self._folder.end_leftovers(_PROGRAMS, (self._folder.path,))
+        if self._folder.password() is None:
+            self._folder.new_password()
         try:
-            await self._launch_once(program, identity)
+            await self._launch_once(programs, identity)
         except StoresMissing:
             broken = self._folder.path / _LOG_FOLDER
             process = self._process
@@ -146,11 +88,10 @@ class EmbeddedValkey:
             kept = self._folder.path / f"{_LOG_FOLDER}.broken"
             log.error("embedded.log_broken", store="valkey", moved_to=str(kept))
             await self._folder.replace_tree(broken, kept)
-            await self._launch_once(program, identity)
+            await self._launch_once(programs, identity)
 
     async def _launch_once(self, program: Path, identity: Identity | None) -> None:
-        password = self._folder.password()
-        assert password is not None
+        password = self._password()
         self._folder.make_socket_folder(identity)
         socket = self._socket
         inside = socket.is_relative_to(self._folder.path)
