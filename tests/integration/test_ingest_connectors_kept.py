@@ -1,41 +1,15 @@
 """Connectors as rows: adding, pausing, removing, and the tick that runs them when they are due."""
 
-from collections.abc import AsyncGenerator, Generator
-from pathlib import Path
-
 import pytest
 
 from hive.errors import Conflict, InvalidInput, NotFound
 from hive.ids import AttemptId, PairId
 from hive.ingest.completion import AttemptStatus
-from hive.ingest.embedding import Embedder
 from hive.ingest.index.postgres import PostgresIndex
 from hive.ingest.reconciliation import drop_ended
-from hive.settings import Embedding
-from hive.store.postgres import Database
 from ingest_lab import FETCHING, PROCESSING, Lab, Source
-from model_process import ModelProcess
 
 START = ["https://example.test/"]
-
-
-@pytest.fixture(scope="module")
-def model_socket(tmp_path_factory: pytest.TempPathFactory) -> Generator[Path]:
-    path = tmp_path_factory.mktemp("model") / "model.sock"
-    with ModelProcess("--uds", str(path)):
-        yield path
-
-
-@pytest.fixture
-async def embedder(model_socket: Path) -> AsyncGenerator[Embedder]:
-    made = Embedder(Embedding(), socket_path=model_socket)
-    yield made
-    await made.close()
-
-
-@pytest.fixture
-async def lab(database: Database, embedder: Embedder) -> Lab:
-    return Lab(database, embedder)
 
 
 async def tick(lab: Lab) -> int:

@@ -1,8 +1,5 @@
 """A run from its start to the index: real database, ledger and model server, and a scripted source."""
 
-from collections.abc import AsyncGenerator, Generator
-from pathlib import Path
-
 import anyio
 import pytest
 
@@ -13,36 +10,12 @@ from hive.ingest.embedding import Embedder
 from hive.ingest.fetching import FetchFailed
 from hive.ingest.index.search import search
 from hive.ingest.tasks import fetch_connector
-from hive.settings import Embedding, Fetch
+from hive.settings import Fetch
 from hive.store.postgres import Database
 from hive.store.tenants import Tenants
-from ingest_lab import FETCHING, PROCESSING, Lab, Source
-from model_process import ModelProcess
+from ingest_lab import FETCHING, PROCESSING, Lab, Source, pages
 
 pytestmark = pytest.mark.timeout(60)
-
-
-@pytest.fixture(scope="module")
-def model_socket(tmp_path_factory: pytest.TempPathFactory) -> Generator[Path]:
-    path = tmp_path_factory.mktemp("model") / "model.sock"
-    with ModelProcess("--uds", str(path)):
-        yield path
-
-
-@pytest.fixture
-async def embedder(model_socket: Path) -> AsyncGenerator[Embedder]:
-    made = Embedder(Embedding(), socket_path=model_socket)
-    yield made
-    await made.close()
-
-
-@pytest.fixture
-async def lab(database: Database, embedder: Embedder) -> Lab:
-    return Lab(database, embedder)
-
-
-def pages(count: int, text: str = "words about bees") -> dict[str, str]:
-    return {f"page-{at:03}": f"{text} {at}" for at in range(count)}
 
 
 async def test_a_run_indexes_every_document_once(lab: Lab) -> None:

@@ -1,6 +1,5 @@
 """Search: what is found, in which order, and what happens when half of it is away."""
 
-from collections.abc import AsyncGenerator, Generator
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ from hive.ingest.index.search import SearchHits, search
 from hive.settings import Embedding
 from hive.store.postgres import Database
 from ingest_lab import Lab, Source
-from model_process import ModelProcess
 
 PAGES = {
     "asyncio-sync": "Synchronization Primitives|Semaphore|asyncio.Semaphore(value=1) guards a counter.",
@@ -40,26 +38,11 @@ def page(source_id: str, text: str) -> ParsedDocument:
     )
 
 
-@pytest.fixture(scope="module")
-def model_socket(tmp_path_factory: pytest.TempPathFactory) -> Generator[Path]:
-    path = tmp_path_factory.mktemp("model") / "model.sock"
-    with ModelProcess("--uds", str(path)):
-        yield path
-
-
 @pytest.fixture
-async def embedder(model_socket: Path) -> AsyncGenerator[Embedder]:
-    made = Embedder(Embedding(), socket_path=model_socket)
-    yield made
-    await made.close()
-
-
-@pytest.fixture
-async def lab(database: Database, embedder: Embedder) -> Lab:
-    made = Lab(database, embedder)
-    made.source = Source(texts=PAGES, make=page, ask=False)
-    await made.ingest(await made.pair())
-    return made
+async def lab(lab: Lab) -> Lab:
+    lab.source = Source(texts=PAGES, make=page, ask=False)
+    await lab.ingest(await lab.pair())
+    return lab
 
 
 async def find(lab: Lab, query: str, limit: int = 10) -> SearchHits:

@@ -82,6 +82,11 @@ def document(source_id: str, text: str, *, revision: int | None = None, chunks: 
     )
 
 
+def pages(count: int, text: str = "words about bees") -> dict[str, str]:
+    """The texts of a source with so many pages."""
+    return {f"page-{at:03}": f"{text} {at}" for at in range(count)}
+
+
 GONE = FetchFailed(code="gone", summary="the source is away", transient=False)
 
 
