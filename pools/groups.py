@@ -3,11 +3,25 @@
 aiojobs knows nothing of anyio's scopes and does not bound itself here (``limit=None``), so both are seen to
 in this file: a task is spawned only with a slot in hand, the slot comes back exactly once whatever happens,
 and closing is shielded by the caller and bounded.
+
+A handler that waits for anything has its task to itself, as in any asyncio program. One that ends in its
+first step leaves a task as good as new. Where that is known of its like, one task of each queue goes on with
+the deliveries that follow::
+
+    start ─▶ task ─▶ first step of a run ─▶ ended, nothing left behind ─▶ the next of the backlog ─┐
+                          ▲  └─ waits ─▶ the task is its own to the end                            │
+                          └────────────────────────────────────────────────────────────────────────┘
+
+Making a task and an aiojobs job takes as long as all else that is done for an empty message. Tasks that take
+one run after the other whatever these do were rejected: a timer or a registry of a handler that waited may
+still hold its task, and would then cancel a stranger's run.
 """
 
 import asyncio
-from collections.abc import Iterable
-from typing import Any
+import contextvars
+from collections.abc import Coroutine, Generator, Iterable
+from types import coroutine
+from typing import Any, Protocol
 
 import anyio
 from aiojobs import Scheduler
@@ -27,6 +41,20 @@ log = get_logger(__name__)
 
 CLOSE_SECONDS = 1.0
 """How long closing waits for tasks that were cancelled and do not end."""
+TURN_SECONDS = 0.001
+"""After this long in one step of the loop a task lets others have theirs."""
+
+
+class Backlog(Protocol):
+    """Where the one task that goes on with a queue's runs finds the next: ``Intake``."""
+
+    def following(self) -> Run | None:
+        """The next run, with a slot; None when there is none, or the slot is somebody else's turn."""
+        ...
+
+    def pass_on(self) -> None:
+        """The task goes on no more: what still waits needs others. To be called once."""
+        ...
 
 
 class Groups:
@@ -53,6 +81,7 @@ class Groups:
         self._events = events
         self._clock = clock
         self._schedulers: dict[QueueName, Scheduler] = {}
+        self._prompt: set[str] = set()  # tasks whose last run ended in its first step and left nothing behind
 
     def open(self) -> None:
         """Make the groups anew, on the running loop."""
@@ -61,15 +90,23 @@ class Groups:
             for queue in self._queues
         }
 
-    async def start(self, runner: Runner, carrier: Carrier, run: Run) -> None:
-        """Run ``run``, whose slot the caller holds; the slot is ours from here on. Does not wait."""
-        scheduler = self._schedulers[run.delivery.queue]
+    async def start(self, runner: Runner, carrier: Carrier, backlog: Backlog, run: Run) -> bool:
+        """Run ``run``, whose slot the caller holds; the slot is ours from here on. Does not wait.
+
+        True if its task goes on with what follows in ``backlog``: its like have lately ended without waiting.
+        """
+        delivery = run.delivery
+        scheduler = self._schedulers[delivery.queue]
         run.has_slot = True
         if scheduler.closed:
             self._free(run)
             self.hand_back(carrier, run)
-            return
-        await scheduler.spawn(self._execute(runner, carrier, run), name=run.delivery.queue)
+            return False
+        goes_on = delivery.task in self._prompt
+        await scheduler.spawn(
+            self._work(runner, carrier, run, backlog if goes_on else None), name=delivery.queue
+        )
+        return goes_on
 
     def hand_back(self, carrier: Carrier, run: Run) -> None:
         """Release a run that was never started."""
@@ -118,8 +155,43 @@ class Groups:
                     self._end(run)
                     carrier.hands.drop(run)
 
+    async def _work(self, runner: Runner, carrier: Carrier, first: Run, backlog: Backlog | None) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        untouched = contextvars.copy_context()
+        began = self._clock.monotonic()
+        run: Run | None = first
+        try:
+            while run is not None:
+                run.has_slot, run.task = True, task
+                execution = self._execute(runner, carrier, run)
+                try:
+                    waits_for = execution.send(None)
+                except StopIteration:
+                    pass
+                else:
+                    self._prompt.discard(run.delivery.task)
+                    if backlog is not None:
+                        backlog.pass_on()
+                        backlog = None
+                    await _resumed(execution, waits_for)
+                    return
+                if is_cancelled(task) or contextvars.copy_context() != untouched:
+                    self._prompt.discard(run.delivery.task)
+                    return
+                if run.entered_at is not None:
+                    self._prompt.add(run.delivery.task)
+                if backlog is None:
+                    return
+                if run.ended_at is None or run.ended_at - began >= TURN_SECONDS:
+                    await asyncio.sleep(0)
+                    began = self._clock.monotonic()
+                run = backlog.following()
+        finally:
+            if backlog is not None:
+                backlog.pass_on()
+
     async def _execute(self, runner: Runner, carrier: Carrier, run: Run) -> None:
-        run.task = asyncio.current_task()
         try:
             outcome = await runner.run(run, carrier.broker, carrier.starts, carrier.doubt)
         finally:
@@ -149,3 +221,31 @@ class Groups:
     def _report(self, _: Scheduler, context: dict[str, Any]) -> None:
         """aiojobs reports a task that outlived closing, or (a bug of ours) an error out of ``_execute``."""
         log.error("pool.task", pool=self._pool, text=context["message"], exc_info=context.get("exception"))
+
+
+def is_cancelled(task: asyncio.Task[Any]) -> bool:
+    """Whether a cancellation of ``task`` was asked for that nobody took back, or that is yet to arrive.
+
+    Python 3.11 delivers one even if it was taken back (``uncancel``) before its next step; only asyncio's own
+    attribute tells.
+    """
+    return task.cancelling() > 0 or bool(getattr(task, "_must_cancel", False))
+
+
+@coroutine
+def _resumed(execution: Coroutine[Any, Any, None], waits_for: object) -> Generator[Any, Any, None]:
+    """Go on with a coroutine that was stepped by hand and waits for ``waits_for``, as ``await`` would."""
+    while True:
+        step = execution.send
+        given: Any = None
+        try:
+            given = yield waits_for
+        except GeneratorExit:
+            execution.close()
+            raise
+        except BaseException as error:  # noqa: BLE001 - a cancellation: it is the coroutine's to catch
+            step, given = execution.throw, error
+        try:
+            waits_for = step(given)
+        except StopIteration:
+            return

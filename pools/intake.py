@@ -1,12 +1,14 @@
 """Intake: one queue's way into the pool.
 
-    until there is room ─▶ claim (slots in hand + prefetch) ─▶ start those with a slot ─▶ backlog ─▶ feeder
-            ▲                         │ none                                                            │
-            └────── wake-up ◀─────────┘                          waits its turn for a slot, then starts ┘
+    until there is room ─▶ claim (slots in hand + prefetch) ─▶ backlog ─▶ start those that have a slot
+            ▲                         │ none                      │ ├─▶ feeder: waits its turn for a slot
+            └────── wake-up ◀─────────┘                           │ └─▶ `following`: a task has become free
+                                                                  └─▶ handed back, when nothing more may start
 
 A claimer holds slots only while it claims, and at most its queue's part of the free ones. What it claims
 beyond them waits in the backlog (at most ``prefetch``), and the feeder lines up for slots with the pool's
-other queues. So a queue with one message beside a flooded one waits for one slot, not for the flood.
+other queues; a task that has become free goes on only while nobody else waits for its slot. So a queue with
+one message beside a flooded one waits for one slot, not for the flood.
 """
 
 import asyncio
@@ -32,8 +34,9 @@ OVERDUE_SECONDS = 60.0
 class Intake:
     """Claims for one queue while the pool has room, hands over, and hands back what was never started.
 
-    ``start`` runs a delivery, a slot in hand. ``hand_back`` returns one untouched. ``claimed`` hears how many
-    came. ``crowded`` waits while too many outcomes are unwritten.
+    ``start`` runs a delivery, a slot in hand, and says whether its task will take the next by itself
+    (``following``). ``hand_back`` returns one untouched. ``claimed`` hears how many came. ``crowded`` waits
+    while too many outcomes are unwritten.
     """
 
     def __init__(
@@ -45,7 +48,7 @@ class Intake:
         slots: Slots,
         prefetch: int,
         queues: int,
-        start: Callable[[Run], Awaitable[None]],
+        start: Callable[["Intake", Run], Awaitable[bool]],
         hand_back: Callable[[Run], None],
         claimed: Callable[[int], None],
         crowded: Callable[[], Awaitable[None]],
@@ -67,6 +70,8 @@ class Intake:
         self._crowded = crowded
         self._clock = clock
         self._backlog: deque[Run] = deque()
+        self._reserved = 0  # slots in hand for the first of them
+        self._worked_off = False  # a task goes on with them, one after the other
         self._fed = asyncio.Event()  # the backlog holds something
         self._room = asyncio.Event()  # the backlog has gone down
         self._resumed = asyncio.Event()
@@ -122,6 +127,22 @@ class Intake:
         self._hand_back_all()
         self._wake()
 
+    def following(self) -> Run | None:
+        """The next of the backlog, with a slot. None: there is none, or the slot is another's turn."""
+        if not self._backlog:
+            return None
+        if self._reserved:
+            self._reserved -= 1
+        elif not self._slots.grab(1):
+            return None
+        return self._next()
+
+    def pass_on(self) -> None:
+        """The task goes on no more: what still waits needs others."""
+        self._worked_off = False
+        if self._backlog:
+            self._fed.set()
+
     def clear_backlog(self) -> None:
         """Hand back what waits for a slot: there will be none."""
         self._hand_back_all()
@@ -130,6 +151,7 @@ class Intake:
         """Claim and feed until ``stop``. Cancelling it hands back what was not started."""
         failures = 0
         self._round_at = self._clock.monotonic()
+        self._worked_off = False
         self.closed.clear()
         try:
             async with anyio.create_task_group() as group:
@@ -162,10 +184,8 @@ class Intake:
             self._keep(deliveries, began)
             if self.stopped:
                 self._hand_back_all()
-            while held and self._backlog:
-                run = self._backlog.popleft()
-                held -= 1
-                await self._start(run)
+            mine, held = held, 0
+            await self._begin(mine)
         except StoreDown as error:
             self._hands.unanswered("claiming", error)
             return None
@@ -173,8 +193,6 @@ class Intake:
             if held:
                 self._slots.release(held)
             self._round_at = self._clock.monotonic()
-        if self._backlog:
-            self._fed.set()
         return len(deliveries)
 
     def _keep(self, deliveries: list[Delivery], began: float) -> None:
@@ -227,27 +245,42 @@ class Intake:
         """Start what waits in the backlog, as slots come free."""
         while True:
             await self._fed.wait()
+            self._fed.clear()
             if not self._backlog:
-                self._fed.clear()
                 continue
-            held = await self._slots.acquire(len(self._backlog))
-            held += self._slots.grab(len(self._backlog) - held)
-            try:
-                while held and self._backlog:
-                    run = self._backlog.popleft()
-                    held -= 1
-                    await self._start(run)
-            finally:
-                if held:
-                    self._slots.release(held)
-            if not self._backlog:
-                self._fed.clear()
-            if len(self._backlog) <= self._prefetch // 2:
-                self._room.set()  # not for each single one: claims of one message each would cost most
+            held = 0 if self._reserved else await self._slots.acquire(len(self._backlog))
+            held += self._slots.grab(len(self._backlog) - self._reserved - held)
+            await self._begin(held)
+
+    async def _begin(self, held: int) -> None:
+        """Start what waits, ``held`` more slots in hand; those that are not needed go back."""
+        held, self._reserved = held + self._reserved, 0
+        try:
+            while held and self._backlog and not self._worked_off:
+                held -= 1
+                self._worked_off = await self._start(self, self._next())
+            if self._worked_off:
+                # A run that waits after all must not leave the others without their slots.
+                self._reserved = min(held, len(self._backlog))
+                held -= self._reserved
+            elif self._backlog:
+                self._fed.set()
+        finally:
+            if held:
+                self._slots.release(held)
+
+    def _next(self) -> Run:
+        run = self._backlog.popleft()
+        if len(self._backlog) <= self._prefetch // 2:
+            self._room.set()  # not for each single one: claims of one message each would cost most
+        return run
 
     def _hand_back_all(self) -> None:
         while self._backlog:
             self._hand_back(self._backlog.popleft())
+        if self._reserved:
+            self._slots.release(self._reserved)
+            self._reserved = 0
         self._fed.clear()
         self._room.set()
 
