@@ -59,9 +59,10 @@ class TestWaking:
             with anyio.fail_after(30):
                 while not harness.streams.listening:
                     await harness.streams.wait(QUEUE, 0.05)
-                for _ in range(3):
+                fence = 0
+                for resource in (None, "r", "r"):
                     assert await harness.streams.claim(QUEUE, self.me, 1) == []
-                    sent = message(key="k")
+                    sent = message(key="k", resource=resource)
                     await peer.publish([sent])
                     await harness.expect_depth(waiting=0, delayed=0, running=1)
                     got: list[Delivery] = []
@@ -69,6 +70,8 @@ class TestWaking:
                         await harness.streams.wait(QUEUE, 10)
                         got = await harness.streams.claim(QUEUE, self.me, 1)
                     assert (got[0].id, got[0].attempt, got[0].owner) == (sent.id, 1, self.me)
+                    assert got[0].fence > fence
+                    fence = got[0].fence
                     assert await harness.streams.settle(
                         [Settlement(delivery=got[0], outcome=Completed())]
                     ) == [Verdict.ACCEPTED]
@@ -78,6 +81,44 @@ class TestWaking:
             group.cancel_scope.cancel()
         await harness.expect_depth(waiting=1, delayed=0, running=0)
         assert len(await peer.claim(QUEUE, new_process_id(), 5)) == 1
+
+    async def test_what_was_pushed_to_one_who_died_is_brought_back_at_once(
+        self, harness: StreamsHarness
+    ) -> None:
+        """Killed before it took the message: its successor on the same folder need not wait for the lease."""
+        victim, successor = await harness.peer(), await harness.peer()
+        sent = message()
+        async with anyio.create_task_group() as group:
+            group.start_soon(harness.streams.run)
+            with anyio.fail_after(30):
+                while not harness.streams.listening:
+                    await harness.streams.wait(QUEUE, 0.05)
+                assert await harness.streams.claim(QUEUE, self.me, 1) == []
+                await victim.publish([sent])
+                await harness.expect_depth(waiting=0, delayed=0, running=1)
+                # It never asks for it.
+                assert await successor.owner_died(self.me) == 1
+                (again,) = await successor.claim(QUEUE, new_process_id(), 5)
+                assert (again.id, again.attempt, again.redelivered) == (sent.id, 1, True)
+            group.cancel_scope.cancel()
+
+    async def test_nothing_else_waits_when_a_message_is_pushed(self, harness: StreamsHarness) -> None:
+        """What was sent without a wake-up stands first; whoever waits is woken and finds both."""
+        peer = await harness.peer()
+        async with anyio.create_task_group() as group:
+            group.start_soon(harness.streams.run)
+            with anyio.fail_after(30):
+                while not harness.streams.listening:
+                    await harness.streams.wait(QUEUE, 0.05)
+                assert await harness.streams.claim(QUEUE, self.me, 5) == []
+                first, second = message(), message()
+                await peer.publish([first], notify=False)
+                await peer.publish([second])
+                await harness.expect_depth(waiting=2, delayed=0, running=0)
+                await harness.streams.wait(QUEUE, 10)
+                got = await harness.streams.claim(QUEUE, self.me, 5)
+                assert [each.id for each in got] == [first.id, second.id]
+            group.cancel_scope.cancel()
 
     async def test_nothing_is_pushed_past_a_pause_or_to_one_who_left(self, harness: StreamsHarness) -> None:
         async with anyio.create_task_group() as group:

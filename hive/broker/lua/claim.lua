@@ -21,7 +21,7 @@ end
 if taken == 0 then
   is.asleep = 1
   if patience > 0 then
-    call('HSET', STATE, 'waiter', ARGV[1] .. pack('>I8I8', time + patience, lease))
+    is.waiter = ARGV[1] .. pack('>I8I8', time + patience, lease)
   end
 end
 local due = call('ZRANGE', LATER, 0, 0, 'WITHSCORES')[2]

@@ -319,7 +319,7 @@ local function hand_out(to, name, limit, lease, time)
   end
   is.turn = (is.turn + taken) % 10
   if taken > 0 then
-    spend(fence)
+    is.next = fence
     in_parts('HSET', RECORD, records)
     in_parts('ZADD', LEASES, leases)
   end

@@ -44,29 +44,28 @@ for at in ipairs(ids) do
   local record = ARGV[3 + at * 5]
   local its = identity(record)
   identity_of[at] = its
-  names[byte(record, 2) .. its.tenant] = true
+  names[its.names[byte(record, 2)]] = true
 end
 prefetch(names)
 
 -- A lone message is given at once, with the wake-up, to one that found nothing a moment ago: it need not ask again.
 -- Returns its name and lease in ms. It goes past the window, so nothing else may wait.
 local function waiter()
-  if #ids > 1 or ARGV[1] ~= '1' or is.asleep == 0 or is.paused ~= 0 or #ARGV[8] > 8192 or is.next >= is.limit
-    or any_queued(1) or any_queued(2) or any_queued(3) or is.n1 + is.n2 + is.n3 > call('ZCARD', LEASES) then
+  local stands = is.n1 + is.n2 + is.n3
+  if is.asleep == 0 or is.paused ~= 0 or #is.waiter ~= 32 or #ARGV[8] > 8192
+    or is.next >= is.limit or any_queued(1) or any_queued(2) or any_queued(3)
+    or stands > 0 and stands > call('ZCARD', LEASES) then
     return nil
   end
-  local found = call('HGET', STATE, 'waiter')
-  if not found or #found ~= 32 then
-    return nil
-  end
-  local ends, its_lease = unpack_bytes('>I8I8', found, 17)
+  local ends, its_lease = unpack_bytes('>I8I8', is.waiter, 17)
   if ends >= now then
-    spend(is.next + 1, 'waiter', '') -- whoever was given something waits no more
-    return sub(found, 1, 16), its_lease
+    return sub(is.waiter, 1, 16), its_lease
   end
 end
 
 local given, lease
+local lone = #ids == 1 and ARGV[1] == '1'
+local unexpiring, written = pack('>I8I8I8', now, 0, now), 0
 for at, id in ipairs(ids) do
   local from = at * 5 - 1
   local delay, expiry, meanwhile, record = ARGV[from + 1], ARGV[from + 2], ARGV[from + 3], ARGV[from + 4]
@@ -99,8 +98,7 @@ for at, id in ipairs(ids) do
     if key ~= '' then
       call('HSET', HOLDERS, key, id)
     end
-    local state, entry, place = 'w', NO_ENTRY, 0
-    local claim = sub(record, 3, FLAGS - 3)
+    local state, entry, place = 'w', nil, 0
     if delay ~= '0' then
       state = 'd'
       call('ZADD', LATER, now + tonumber(delay), id)
@@ -110,9 +108,12 @@ for at, id in ipairs(ids) do
       if resource ~= '' and set_aside(id, {resource = resource, place = place}) then
         state = 'b'
       elseif not any_queued(lane) and room(lane, tenant) > 0 then
-        given, lease = waiter()
+        if lone then
+          given, lease = waiter()
+        end
         if given then
-          state, claim = 'r', pack('>I8', is.next) .. given .. '\0\1'
+          is.next, is.waiter, state = is.next + 1, '', 'r'
+          record = sub(record, 1, 2) .. pack('>I8', is.next) .. given .. '\0\1' .. sub(record, FLAGS - 2)
           if resource ~= '' then
             call('HSET', RESOURCES, resource, id)
           end
@@ -123,7 +124,7 @@ for at, id in ipairs(ids) do
         enter(lane, tenant, 1, cost == ONE and 1 or unpack_bytes('>I4', cost))
       else
         state = 'l'
-        local name = lane .. tenant
+        local name = its.names[lane]
         local line = lines[name]
         if not line then
           line = {}
@@ -138,10 +139,11 @@ for at, id in ipairs(ids) do
     if expires > 0 then
       call('ZADD', EXPIRIES, expires, id)
     end
-    records[#records + 1] = id
-    records[#records + 1] = state .. sub(record, 2, 2) .. claim .. sub(record, FLAGS - 2, PLACE - 1)
-      .. pack('>I8I8I8I8', place, now, expires, now)
-      .. sub(record, COST, ENTRY - 1) .. entry .. sub(record, UNCHANGING)
+    local moments = expires > 0 and pack('>I8I8I8', now, expires, now) or unexpiring
+    local tail = entry and sub(record, COST, ENTRY - 1) .. entry .. sub(record, UNCHANGING) or sub(record, COST)
+    records[written + 1] = id
+    records[written + 2] = state .. sub(record, 2, PLACE - 1) .. pack('>I8', place) .. moments .. tail
+    written = written + 2
     local of_kind = kinds[its.kind]
     if not of_kind then
       of_kind = {}
@@ -164,9 +166,11 @@ end
 in_parts('ZADD', KINDS, members)
 if given then
   call('ZADD', LEASES, now + lease, ids[1])
-  call('XADD', WAKE, 'MAXLEN', 256, '*', 'o', given, 'i', ids[1], 'r', records[2])
 elseif came and ARGV[1] == '1' then
   wake()
 end
 close()
+if given then
+  call('XADD', WAKE, 'MAXLEN', 256, '*', 'o', given, 'i', ids[1], 'r', records[2])
+end
 return answers

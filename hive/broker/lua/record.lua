@@ -55,7 +55,6 @@ local FLAGS, PLACE, EXPIRES, COST, TRAITS, WIRE, ENTRY, UNCHANGING = 31, 32, 48,
 local STARTED, REDELIVERED, RERUN, CANCEL, PROGRESSED = 1, 2, 4, 8, 16
 local ONE, NOBODY, BLANK = '\0\0\0\1', string.rep('\0', 16), string.rep('\0', 41)
 local W_STATE, L_STATE, R_STATE = byte('wlr', 1, 3)
-local NO_ENTRY = char(0) .. BLANK
 local SOME = 500 -- how many are moved at a time
 
 local function now_ms()
@@ -96,7 +95,8 @@ local function identity(record)
   if known == nil then
     local good, tenant, key, resource, task, rest = pcall(unpack_bytes, '>Bc0Bc0Bc0Hc0', text)
     known = good and rest == #text + 1
-      and {tenant = tenant, key = key, resource = resource, task = task, kind = tenant .. ':' .. task}
+      and {tenant = tenant, key = key, resource = resource, task = task, kind = tenant .. ':' .. task,
+        names = {1 .. tenant, 2 .. tenant, 3 .. tenant}}
     identities[text] = known
   end
   return known

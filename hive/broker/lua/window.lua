@@ -1,7 +1,8 @@
 -- The windows and the lines, and what moves messages in and out of them.
 --
 -- A script calls `open`, moves messages, and calls `close` once, at its end: that removes what ended and writes what
--- changed.
+-- changed, the last fence among it. So what was given is told to nobody before: a script that goes wrong in between
+-- gives the same fence again.
 --
 -- While nobody has a line, a message goes straight into the window, as long as its tenant's share has room: 2 x live
 -- slots, by weight among the tenants that stand in it. What does not fit waits in its tenant's line, and from then on
@@ -11,7 +12,7 @@
 --
 -- Shares are measured in the mean cost of what stands, so that cheap and dear jobs fill the slots alike. What runs holds its share until it is settled; what is delayed or set aside holds none.
 local FIELDS = {'slots', 'asleep', 'paused', 'next', 'limit', 'turn', 'seq', 'weighted', 'w1', 'n1', 'c1', 'w2', 'n2', 'c2',
-  'w3', 'n3', 'c3'}
+  'w3', 'n3', 'c3', 'waiter'}
 local DEFAULTS = {slots = 24, asleep = 1}
 local W, N, C = {'w1', 'w2', 'w3'}, {'n1', 'n2', 'n3'}, {'c1', 'c2', 'c3'}
 -- What a call has read and changed, see call.lua. `standing` and `lined`: by lane and tenant.
@@ -30,12 +31,8 @@ local function open()
     is[field] = number
   end
   is.slots = max(1, is.slots)
-end
-
--- Writes which fence was given last. At once: a script that goes wrong after that must not give it again.
-local function spend(last, ...)
-  call('HSET', STATE, 'next', int(last), ...)
-  was.next, is.next = last, last
+  was.waiter = values[#FIELDS] or ''
+  is.waiter = was.waiter
 end
 
 local function weight_of(tenant)
@@ -108,6 +105,12 @@ end
 
 -- Whether any tenant has a line in this lane.
 local function any_queued(lane)
+  if not queued.asked then
+    queued.asked = true
+    if call('EXISTS', QUEUED[1], QUEUED[2], QUEUED[3]) == 0 then
+      queued[1], queued[2], queued[3] = false, false, false
+    end
+  end
   if queued[lane] == nil then
     queued[lane] = call('EXISTS', QUEUED[lane]) == 1
   end
@@ -382,7 +385,7 @@ local function close()
   local changed = {}
   for _, field in ipairs(FIELDS) do
     if is[field] ~= (was[field] or DEFAULTS[field] or 0) and field ~= 'slots' and field ~= 'weighted' then
-      changed[#changed + 1], changed[#changed + 2] = field, int(is[field])
+      changed[#changed + 1], changed[#changed + 2] = field, field == 'waiter' and is[field] or int(is[field])
     end
   end
   if #changed > 0 then
