@@ -1,4 +1,4 @@
-"""What the tests of ingestion share: a model server for all of them, and a laboratory for each."""
+"""What tests over real stores share: a model server for all; a laboratory, an interface, a site for each."""
 
 from collections.abc import AsyncGenerator, Generator
 from pathlib import Path
@@ -8,8 +8,12 @@ import pytest
 from hive.ingest.embedding import Embedder
 from hive.settings import Embedding
 from hive.store.postgres import Database
+from http_api import Api
+from http_api import serving as serving_api
 from ingest_lab import Lab
 from model_process import ModelProcess
+from web_world import World
+from web_world import serving as serving_pages
 
 
 @pytest.fixture(scope="session")
@@ -32,3 +36,25 @@ async def embedder(model_socket: Path) -> AsyncGenerator[Embedder]:
 async def lab(database: Database, embedder: Embedder) -> Lab:
     """Ingestion on a database of the test's own."""
     return Lab(database, embedder)
+
+
+@pytest.fixture
+async def api(database: Database, state_dir: Path) -> AsyncGenerator[Api]:
+    """hive's HTTP interface."""
+    async with serving_api(database, state_dir) as served:
+        yield served
+
+
+@pytest.fixture
+def docs(tmp_path: Path) -> Path:
+    """An empty folder."""
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+async def world() -> AsyncGenerator[World]:
+    """A web site."""
+    async with serving_pages() as served:
+        yield served

@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,19 +63,6 @@ class Shell:
 def shell(state_dir: Path) -> Shell:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HIVE_")}
     return Shell(state_dir, {**kept, "HIVE_STATE_DIR": str(state_dir), "HIVE_HTTP__PORT": "0"})
-
-
-@pytest.fixture
-async def api(database: Database, state_dir: Path) -> AsyncGenerator[Api]:
-    async with serving(database, state_dir) as served:
-        yield served
-
-
-@pytest.fixture
-def docs(tmp_path: Path) -> Path:
-    folder = tmp_path / "docs"
-    folder.mkdir()
-    return folder
 
 
 async def test_connectors_and_attempts(api: Api, shell: Shell, docs: Path) -> None:
