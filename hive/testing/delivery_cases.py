@@ -203,6 +203,16 @@ class Deliveries(Steps):
         await harness.expect_depth(waiting=1, delayed=0, running=0)
         assert (await harness.broker.publish([message(key="k")]))[0].duplicate
 
+    async def test_a_released_message_keeps_the_attempts_it_had(self, harness: Harness) -> None:
+        await harness.broker.publish([message(max_attempts=3)])
+        await self.settle(harness, await self.one(harness), Retrying(delay_seconds=1, error=ERROR))
+        await harness.pass_time(2)
+        await harness.broker.sweep([QUEUE])
+        for _ in range(3):
+            got = await self.one(harness)
+            assert got.attempt == 2
+            assert await self.settle(harness, got, Released()) is Verdict.ACCEPTED
+
     # counts, waiting, cancellation
 
     async def test_depth_counts_each_once(self, harness: Harness) -> None:

@@ -6,18 +6,13 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 import redis.asyncio as aioredis
 
+from databases import make_template, on_database, run
 from hive.embedded import EmbeddedPostgres, EmbeddedValkey
-from hive.ids import DEFAULT_TENANT
-from hive.settings import Embedded, Postgres
-from hive.store.postgres import Database
-from hive.store.schema import install
-from hive.store.tenants import Tenants
+from hive.settings import Embedded
 from hive.testing.fault_proxy import FaultProxy
 
 _TEMPLATE = "chaos_template"
@@ -108,7 +103,7 @@ class Ground:
         try:
             admin_dsn = await servers.postgres.start()
             redis_url = await servers.valkey.start()
-            await _make_template(admin_dsn)
+            await make_template(admin_dsn, _TEMPLATE)
             yield cls(servers, admin_dsn, redis_url)
         finally:
             await servers.valkey.stop()
@@ -117,37 +112,14 @@ class Ground:
     @asynccontextmanager
     async def arena(self) -> AsyncGenerator[Arena]:
         name = f"chaos_{next(_numbers)}"
-        await _run(self._admin_dsn, f"create database {name} template {_TEMPLATE}")
+        await run(self._admin_dsn, f"create database {name} template {_TEMPLATE}")
         client = aioredis.Redis.from_url(self._redis_url)
         try:
             await client.flushall()
         finally:
             await client.aclose()
         try:
-            async with arena(_on(self._admin_dsn, name), self._redis_url, self._servers) as made:
+            async with arena(on_database(self._admin_dsn, name), self._redis_url, self._servers) as made:
                 yield made
         finally:
-            await _run(self._admin_dsn, f"drop database {name} with (force)")
-
-
-async def _make_template(admin_dsn: str) -> None:
-    await _run(admin_dsn, f"create database {_TEMPLATE}")
-    database = await Database.open(_on(admin_dsn, _TEMPLATE), settings=Postgres(pool_size=1))
-    try:
-        async with database.transaction() as transaction:
-            await install(transaction, "shared", "hive")
-        await Tenants(database).create(DEFAULT_TENANT)
-    finally:
-        await database.close()
-
-
-async def _run(dsn: str, statement: str) -> None:
-    connection: Any = await asyncpg.connect(dsn)
-    try:
-        await connection.execute(statement)
-    finally:
-        await connection.close()
-
-
-def _on(dsn: str, name: str) -> str:
-    return urlunsplit(urlsplit(dsn)._replace(path=f"/{name}"))
+            await run(self._admin_dsn, f"drop database {name} with (force)")

@@ -9,6 +9,7 @@ from hive.settings import Crashes
 from hive.store.postgres import Database
 from hive.store.redis import RedisStore
 from hive.testing.harness import QUEUE, assert_depth
+from ledger_harness import weigh
 
 
 class StreamsHarness:
@@ -29,13 +30,7 @@ class StreamsHarness:
         )
 
     async def set_weight(self, tenant: TenantId, weight: int) -> None:
-        async with self.database.acquire() as connection:
-            await connection.execute(
-                "insert into hive.tenant (id, schema_name, weight) values ($1, 'tenant_' || $1, $2)"
-                " on conflict (id) do update set weight = excluded.weight",
-                tenant,
-                weight,
-            )
+        await weigh(self.database, tenant, weight)
         await self.streams.weigh_once([QUEUE])
 
     async def pass_time(self, seconds: float) -> None:
