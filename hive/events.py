@@ -143,6 +143,10 @@ class Events:
         """Call ``receiver`` with every later event of exactly this ``kind``."""
         self._subscribers.setdefault(kind, []).append(receiver)  # pyright: ignore[reportArgumentType]
 
+    def heard(self, kind: type[Event]) -> bool:
+        """Whether anybody subscribed to ``kind``. If not, those of each message need not be made."""
+        return kind in self._subscribers
+
     def publish(self, event: Event) -> None:
         """Hand ``event`` to its subscribers, one after the other. A failing one is logged and skipped."""
         for receiver in self._subscribers.get(type(event), ()):

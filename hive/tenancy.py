@@ -1,9 +1,8 @@
 """The current tenant, and the names made from it. Everything here fails closed: no tenant, no work."""
 
 import re
-from collections.abc import Generator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from contextlib import AbstractContextManager
+from contextvars import ContextVar, Token
 
 from hive.errors import InvalidInput, TenantMissing
 from hive.ids import TenantId
@@ -41,14 +40,25 @@ def current_tenant_or_none() -> TenantId | None:
     return _current.get()
 
 
-@contextmanager
-def acting_for(tenant: TenantId | None) -> Generator[None]:
+class _Acting:
+    """One entering of ``acting_for``. As a generator it would take 1 µs more, around every handler."""
+
+    __slots__ = ("_tenant", "_token")
+    _token: Token[TenantId | None]
+
+    def __init__(self, tenant: TenantId | None) -> None:
+        self._tenant = tenant
+
+    def __enter__(self) -> None:
+        self._token = _current.set(self._tenant)
+
+    def __exit__(self, *_: object) -> None:
+        _current.reset(self._token)
+
+
+def acting_for(tenant: TenantId | None) -> AbstractContextManager[None]:
     """Run the body for ``tenant`` (None: as system work). Nests; the outer tenant comes back afterwards."""
-    token = _current.set(tenant)
-    try:
-        yield
-    finally:
-        _current.reset(token)
+    return _Acting(tenant)
 
 
 def schema_of(tenant: TenantId) -> str:

@@ -14,7 +14,6 @@ from pools.cancellations import Cancellations
 from pools.doubt import Doubt
 from pools.hands import Hands
 from pools.renewal import Renewal
-from pools.run import Run
 from pools.settler import Settler
 from pools.starts import Starts
 
@@ -37,7 +36,7 @@ class Carrier:
         slots: int,
         leases: Leases,
         beat: Callable[[], None],
-        on_settled: Callable[[Run, str], None],
+        on_settled: Callable[[str], None],
         events: Events,
         clock: Clock,
     ) -> None:

@@ -24,14 +24,15 @@ class Doubt:
         self._trusted_seconds = hands.broker.lease_seconds - margin_seconds
         self._clock = clock
 
-    def doubts(self, run: Run) -> bool:
+    def doubts(self, run: Run, now: float) -> bool:
         """Whether the lease of ``run`` may end before it can be renewed."""
-        return self._clock.monotonic() - run.leased_at >= self._trusted_seconds
+        return now - run.leased_at >= self._trusted_seconds
 
     def run_once(self) -> None:
         """Cancel the handlers in doubt."""
+        now = self._clock.monotonic()
         for run in list(self._hands.runs):
-            if run.active and run.reason is None and run.on_lease_doubt == "cancel" and self.doubts(run):
+            if run.active and run.reason is None and run.on_lease_doubt == "cancel" and self.doubts(run, now):
                 log.warning("job.lease_doubt", job=str(run.delivery.id), task=run.delivery.task)
                 run.stop(StopReason.DOUBT)
 

@@ -319,7 +319,7 @@ class WorkerPool:
         if carrier.settler.backlog > CROWDED:
             await carrier.settler.until_settled()
 
-    def _settled(self, _: Run, label: str) -> None:
+    def _settled(self, label: str) -> None:
         self._tally[label] += 1
 
     def _beat(self) -> None:

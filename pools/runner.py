@@ -30,6 +30,9 @@ from pools.threads import Threads
 
 log = get_logger(__name__)
 
+COMPLETED = Completed()
+"""What most runs come to."""
+
 
 class Runner:
     """Runs handlers for one pool. One of the three places that catch every error.
@@ -82,17 +85,27 @@ class Runner:
                 await starts.note_first(run)
             if run.reason is not None:
                 return outcome_of_reason(run.reason, plan, run.delivery)
-            if doubt.doubts(run):
+            now = self._clock.monotonic()
+            if doubt.doubts(run, now):
                 return Released(reason=StopReason.DOUBT.value)
             options = plan.options
             run.on_lease_doubt = options.on_lease_doubt
             run.context = context = self._contexts(run.delivery, broker)
-            run.entered_at = self._clock.monotonic()
-            self._announce(run)
+            run.entered_at = now
+            if self._events.heard(JobStarted):
+                self._announce(run)
             if options.soft_seconds is not None or options.hard_seconds is not None:
                 deadlines = self._deadlines(run, plan)
             with acting_for(run.delivery.tenant):
-                await self._handle(run, plan, context)
+                match options.execution:
+                    case Execution.LOOP:
+                        await plan.function(context, **run.delivery.args)
+                    case Execution.THREAD:
+                        await self._in_thread(run, plan, context)
+                    case Execution.PROCESS:
+                        await self._in_child(run, plan, context)
+                    case _:
+                        assert_never(options.execution)
         except asyncio.CancelledError as error:
             if task.cancelling() and not run.interruptible:
                 raise  # cut off while a thread goes on
@@ -122,17 +135,6 @@ class Runner:
             summary = f"task {plan.options.name} runs for a tenant, and its message names none"
             return Failed(error=record(ErrorKind.PERMANENT, TenantMissing.code, summary))
         return plan
-
-    async def _handle(self, run: Run, plan: Plan, context: Context) -> None:
-        match plan.options.execution:
-            case Execution.LOOP:
-                await plan.function(context, **run.delivery.args)
-            case Execution.THREAD:
-                await self._in_thread(run, plan, context)
-            case Execution.PROCESS:
-                await self._in_child(run, plan, context)
-            case _:
-                assert_never(plan.options.execution)
 
     async def _in_thread(self, run: Run, plan: Plan, context: Context) -> None:
         if self.portal is not None:
@@ -176,7 +178,7 @@ class Runner:
         if failure is None and (run.reason is None or plan.options.execution is Execution.THREAD):
             # A thread is asked, never interrupted: if it returned, it did its work. A handler on the loop
             # that was cancelled and returns all the same swallowed that; its work is not known to be done.
-            return Completed()
+            return COMPLETED
         if run.reason is not None:
             return outcome_of_reason(run.reason, plan, run.delivery)
         assert failure is not None

@@ -35,9 +35,7 @@ class Settler:
     ``run`` loses none; the next ``run`` goes on.
     """
 
-    def __init__(
-        self, hands: Hands, *, pool: str, events: Events, on_settled: Callable[[Run, str], None]
-    ) -> None:
+    def __init__(self, hands: Hands, *, pool: str, events: Events, on_settled: Callable[[str], None]) -> None:
         self._hands = hands
         self._pool = pool
         self._events = events
@@ -79,10 +77,7 @@ class Settler:
                 self._close(run, "stale", outcome)
         batch = self._waiting[: self._limit]
         if batch:
-            settlements = [
-                Settlement(delivery=run.delivery, outcome=outcome, run_seconds=run.run_seconds)
-                for run, outcome in batch
-            ]
+            settlements = [Settlement(run.delivery, outcome, run.run_seconds) for run, outcome in batch]
             try:
                 verdicts = await self._hands.broker.settle(settlements)
             except StoreDown as error:
@@ -136,19 +131,20 @@ class Settler:
 
     def _close(self, run: Run, label: str, outcome: Outcome | None) -> None:
         self._hands.drop(run)
+        self._on_settled(label)
         delivery = run.delivery
-        self._on_settled(run, label)
-        self._events.publish(
-            JobSettled(
-                pool=self._pool,
-                queue=delivery.queue,
-                task=delivery.task,
-                job=delivery.id,
-                tenant=delivery.tenant,
-                outcome=label,
-                run_seconds=run.run_seconds,
+        if self._events.heard(JobSettled):
+            self._events.publish(
+                JobSettled(
+                    pool=self._pool,
+                    queue=delivery.queue,
+                    task=delivery.task,
+                    job=delivery.id,
+                    tenant=delivery.tenant,
+                    outcome=label,
+                    run_seconds=run.run_seconds,
+                )
             )
-        )
         if label == "completed":
             return
         facts: dict[str, object] = {
