@@ -13,6 +13,11 @@ for at = 4, #ARGV, 5 do
 end
 local known = call('HMGET', RECORD, unpack(ids))
 
+local function cost_of_record(record)
+  local cost = sub(record, COST, COST + 3)
+  return cost == ONE and 1 or (unpack_bytes('>I4', cost))
+end
+
 local function holder_of(key)
   local holder = call('HGET', HOLDERS, key)
   local record = holder and call('HGET', RECORD, holder)
@@ -46,24 +51,24 @@ for at in ipairs(ids) do
   identity_of[at] = its
   names[its.names[byte(record, 2)]] = true
 end
-prefetch(names)
-
--- A lone message is given at once, with the wake-up, to one that found nothing a moment ago: it need not ask again.
--- Returns its name and lease in ms. It goes past the window, so nothing else may wait.
-local function waiter()
-  local stands = is.n1 + is.n2 + is.n3
-  if is.asleep == 0 or is.paused ~= 0 or #is.waiter ~= 32 or #ARGV[8] > 8192
-    or is.next >= is.limit or any_queued(1) or any_queued(2) or any_queued(3)
-    or stands > 0 and stands > call('ZCARD', LEASES) then
-    return nil
-  end
-  local ends, its_lease = unpack_bytes('>I8I8', is.waiter, 17)
-  if ends >= now then
-    return sub(is.waiter, 1, 16), its_lease
-  end
+if #ids > 1 then
+  prefetch(names)
 end
 
+-- A lone message is given at once, with the wake-up, to one that found nothing a moment ago: it need not ask again.
+-- Nothing has come into a window or line since then, or nobody would stand there as waiter.
 local given, lease
+local function somebody_waits()
+  if #is.waiter == 32 and is.paused == 0 and #ARGV[8] <= 8192 and is.next < is.limit then
+    local ends, its_lease = unpack_bytes('>I8I8', is.waiter, 17)
+    if ends >= now then
+      given, lease = sub(is.waiter, 1, 16), its_lease
+    end
+    is.waiter = ''
+  end
+  return given
+end
+
 local lone = #ids == 1 and ARGV[1] == '1'
 local unexpiring, written = pack('>I8I8I8', now, 0, now), 0
 for at, id in ipairs(ids) do
@@ -107,21 +112,16 @@ for at, id in ipairs(ids) do
       place = next_place()
       if resource ~= '' and set_aside(id, {resource = resource, place = place}) then
         state = 'b'
+      elseif lone and somebody_waits() then
+        is.next, state = is.next + 1, 'r'
+        record = sub(record, 1, 2) .. pack('>I8', is.next) .. given .. '\0\1' .. sub(record, FLAGS - 2)
+        if resource ~= '' then
+          call('HSET', RESOURCES, resource, id)
+        end
+        enter(lane, tenant, 1, cost_of_record(record))
       elseif not any_queued(lane) and room(lane, tenant) > 0 then
-        if lone then
-          given, lease = waiter()
-        end
-        if given then
-          is.next, is.waiter, state = is.next + 1, '', 'r'
-          record = sub(record, 1, 2) .. pack('>I8', is.next) .. given .. '\0\1' .. sub(record, FLAGS - 2)
-          if resource ~= '' then
-            call('HSET', RESOURCES, resource, id)
-          end
-        else
-          entry = slot(call('XADD', LANES[lane], '*', 'i', id))
-        end
-        local cost = sub(record, COST, COST + 3)
-        enter(lane, tenant, 1, cost == ONE and 1 or unpack_bytes('>I4', cost))
+        entry = slot(add_entry(lane, id))
+        enter(lane, tenant, 1, cost_of_record(record))
       else
         state = 'l'
         local name = its.names[lane]

@@ -154,6 +154,7 @@ end
 
 -- Wakes those who found nothing. Whoever found something claims again by himself.
 local function wake()
+  is.waiter = ''
   if is.asleep ~= 0 then
     call('XADD', WAKE, 'MAXLEN', 256, '*', 'w', 1)
     is.asleep = 0
@@ -167,6 +168,7 @@ end
 
 -- Lets a tenant have its turn, now that it has a line.
 local function queue_up(lane, tenant)
+  is.waiter = ''
   if not is_queued(lane, tenant) then
     call('ZADD', QUEUED[lane], next_place(), tenant)
     lined[lane .. tenant], queued[lane] = true, true
@@ -191,13 +193,19 @@ local function set_aside(id, r)
   return true
 end
 
+-- Adds an entry to a window; returns what a record says of it. What it holds of its tenant's share is the caller's.
+local function add_entry(lane, id)
+  is.waiter = ''
+  return call('XADD', LANES[lane], '*', 'i', id)
+end
+
 -- Puts a message at the end of its line, or straight into the window. Its record is the caller's to store.
 local function put(id, r)
   r.place = next_place()
   if set_aside(id, r) then
     return
   elseif not any_queued(r.lane) and room(r.lane, r.tenant) > 0 then
-    r.state, r.entry = 'w', call('XADD', LANES[r.lane], '*', 'i', id)
+    r.state, r.entry = 'w', add_entry(r.lane, id)
     enter(r.lane, r.tenant, 1, r.cost)
   else
     line_up(id, r)
