@@ -11,6 +11,7 @@ import pytest
 from hive.broker.port import Delivery
 from hive.context import Context
 from hive.errors import HandedBack, NotFound, Permanent, Transient
+from hive.events import JobSettled
 from hive.ids import QueueName, new_process_id
 from hive.tasks import task
 from hive.testing.manual_clock import ManualClock
@@ -667,4 +668,20 @@ async def test_running_jobs_are_shown():
         assert first.since is not None
         assert second.since is None
         gate.open.set()
+        await until(lambda: rig.count("completed") == 2)
+
+
+async def test_events_are_for_those_who_listen_and_the_work_is_the_same_without():
+    rig = Rig()
+    rig.events._subscribers.clear()
+
+    async def handler(context: Context) -> None: ...
+
+    declared = declare(rig, handler)
+    async with rig.serving() as pool:
+        await rig.send(declared, 5)
+        await until(lambda: pool._tally["completed"] == 5)
+        assert not rig.settled
+        rig.events.subscribe(JobSettled, rig.settled.append)
+        await rig.send(declared, 2)
         await until(lambda: rig.count("completed") == 2)
