@@ -39,7 +39,8 @@ class TaskOptions:
 
     ``on_lease_doubt``: what happens to a running handler when its lease could not be renewed in time while
     the store is away: ``cancel`` it (the safe default), or let it ``continue`` since all its effects go
-    through ``context.transaction()`` and are refused if stale.
+    through ``context.transaction()`` and are refused if stale. ``work_gated``: as a periodic task of tenants
+    it passes over those that have no work (``hive.tenant.working``), but for a round every 20 minutes.
     """
 
     name: TaskName
@@ -51,6 +52,7 @@ class TaskOptions:
     hard_seconds: float | None
     lane: Lane
     on_lease_doubt: OnLeaseDoubt
+    work_gated: bool = False
 
 
 class Task(Generic[P]):
@@ -186,6 +188,7 @@ def task(
     hard_seconds: float | None = None,
     lane: Lane = Lane.NORMAL,
     on_lease_doubt: OnLeaseDoubt = "cancel",
+    work_gated: bool = False,
     into: Registry | None = None,
 ) -> Callable[[Callable[Concatenate["Context", P], Any]], Task[P]]: ...
 def task(
@@ -201,6 +204,7 @@ def task(
     hard_seconds: float | None = None,
     lane: Lane = Lane.NORMAL,
     on_lease_doubt: OnLeaseDoubt = "cancel",
+    work_gated: bool = False,
     into: Registry | None = None,
 ) -> Any:
     """Register a function as a task. Its first parameter is the ``Context``; the others are its arguments.
@@ -231,6 +235,7 @@ def task(
                 hard_seconds=hard_seconds,
                 lane=lane,
                 on_lease_doubt=on_lease_doubt,
+                work_gated=work_gated,
             ),
         )
         (into if into is not None else registry).add(made)

@@ -13,7 +13,7 @@ from hive.client import Client
 from hive.clock import Clock
 from hive.context import Context
 from hive.events import Events
-from hive.ids import ProcessId, QueueName, TenantId
+from hive.ids import ProcessId, QueueName
 from hive.ingest.attempts import Attempts
 from hive.ingest.embedding import Embedder
 from hive.ingest.index.postgres import PostgresIndex
@@ -34,7 +34,7 @@ from probes.health import Health
 from probes.liveness import ProbeFiles
 from probes.loop import LoopMonitor
 from probes.metrics import Metrics
-from supervisor.beat import Beat, schedules_of
+from supervisor.beat import Beat
 from supervisor.carriers import carriers
 from supervisor.gauges import add_gauges
 from supervisor.give_ups import GiveUps
@@ -47,6 +47,7 @@ from supervisor.leader import Leadership
 from supervisor.leases import open_lease
 from supervisor.model_service import ModelServer, require_model
 from supervisor.record import ProcessRecord
+from supervisor.schedules import schedules_of
 from supervisor.service import Service
 from supervisor.stores import Stores
 from supervisor.sweeper import Pruner, Sweeper
@@ -247,13 +248,10 @@ async def assemble(
     lease: LeaderLease = await open_lease(settings, stores, instance=instance, process=process)
     leadership = Leadership(lease, settings.leases, clock=clock, events=events)
 
-    async def active_tenants() -> list[TenantId]:
-        return [tenant.id for tenant in await tenants.list() if tenant.state == "active"]
-
     beat = Beat(
         schedules_of(settings.schedules, registry, routes),
         client=client,
-        tenants=active_tenants,
+        tenants=tenants.active,
         settings=settings.beat,
         clock=clock,
     )

@@ -1,9 +1,12 @@
 """Beat: the scheduler of periodic ticks, run by the leader.
 
-A heap holds one entry for each schedule, and for each tenant where the task is a tenant's. What is due is
+Each schedule has a heap with one entry, or one for each tenant where the task is a tenant's. What is due is
 published in bulk as idempotent messages: one waiting per schedule and tenant (the key), dropped beside a
 running one, expiring by themselves. So a tick sent twice, by two leaders or after a lost answer, costs
 nothing, and a tick that was missed is simply the next one.
+
+Of 23,000 tenants 88 had work in one report (onyx#10281): a task that says so (``work_gated``) passes over
+tenants without any. Their entries come up all the same, so one that gets work is told within one period.
 
 ::
 
@@ -12,106 +15,84 @@ nothing, and a tick that was missed is simply the next one.
      └────┘ stays due, tried again every second
 """
 
-import heapq
-import itertools
-import math
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from heapq import heapify, heappop, heappush, heapreplace
 
 import anyio
+import anyio.lowlevel
 
 from hive.broker.port import Message
 from hive.client import Client
 from hive.clock import Clock
 from hive.errors import QueueFull, StoreDown
-from hive.ids import QueueName, TenantId
+from hive.ids import DEFAULT_TENANT, TenantId, new_message_id
 from hive.logger import get_logger
 from hive.pulse import Pulse
 from hive.settings import Beat as BeatSettings
-from hive.tasks import Registry, Task
+from supervisor.schedules import Interval, Schedule, Timetable
 
 log = get_logger(__name__)
 
 BATCH = 500  # ticks published in one call
+PASSED_OVER = 20 * BATCH  # entries of tenants without work that are looked at in one turn of the loop
 FIRST_ROUND_PER_SECOND = 200  # new entries are spread so that thousands of tenants do not fire at once
+FULL_ROUND_SECONDS = 20 * 60.0
+"""Within this time a tenant without work is told to look all the same: a mark can be wrong, by hand say."""
+ROUND_SECONDS = 0.25  # between two rounds: thousands of ticks a second go out in bulk instead of one by one
 AWAY_SECONDS = 1.0
 LONGEST_WAIT_SECONDS = 5.0
 
-TenantSource = Callable[[], Awaitable[Collection[TenantId]]]
-"""Reads the active tenants; raises ``StoreDown``."""
+TenantSource = Callable[[], Awaitable[Mapping[TenantId, bool]]]
+"""Reads the active tenants, and whether each has work; raises ``StoreDown``."""
+
+_Entry = tuple[float, TenantId | None, float]  # when it is due, whose it is, when its last tick was sent
+_NEVER = float("-inf")
 
 
-class Timetable(Protocol):
-    """When a schedule is due. Intervals today; cron expressions fit the same two questions."""
+class _Line:
+    """One schedule: an entry for each tenant, or one for all; a heap by the time when they are due."""
 
-    def first(self, now: float, position: float) -> float:
-        """When a new entry is due; ``position`` (0 to 1) is its place among those added with it."""
-        ...
+    def __init__(self, schedule: Schedule, timetable: Timetable, pattern: Message) -> None:
+        self.schedule = schedule
+        self._timetable = timetable
+        self._pattern = pattern
+        self.entries: list[_Entry] = []
 
-    def following(self, due: float, now: float) -> float:
-        """The first time after ``now`` in the series that ``due`` belongs to."""
-        ...
+    def add(self, entries: Sequence[_Entry]) -> None:
+        self.entries += entries
+        heapify(self.entries)
 
+    def keep(self, tenants: frozenset[TenantId]) -> None:
+        """Drop the entries of all others."""
+        self.entries = [entry for entry in self.entries if entry[1] in tenants]
+        heapify(self.entries)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Interval:
-    """Every so many seconds; the first time at once, spread over ``spread_seconds`` at the most."""
+    def take(self, now: float, limit: int, working: frozenset[TenantId]) -> list["_Due"]:
+        """Up to ``limit`` entries that are due; tenants without work are passed over if next time will do."""
+        entries, gated, taken, passed = self.entries, self.schedule.work_gated, list[_Due](), 0
+        while entries and entries[0][0] <= now and len(taken) < limit and passed < PASSED_OVER:
+            due, tenant, sent = entries[0]
+            if gated and tenant not in working:
+                following = self._timetable.following(due, now)
+                if following - sent <= FULL_ROUND_SECONDS:
+                    heapreplace(entries, (following, tenant, sent))
+                    passed += 1
+                    continue
+            taken.append((self, heappop(entries)))
+        return taken
 
-    period_seconds: float
-    spread_seconds: float = 0.0
+    def sent(self, entry: _Entry, now: float) -> None:
+        heappush(self.entries, (self._timetable.following(entry[0], now), entry[1], now))
 
-    def first(self, now: float, position: float) -> float:
-        return now + position * min(self.spread_seconds, self.period_seconds)
+    def stays_due(self, entry: _Entry) -> None:
+        heappush(self.entries, entry)
 
-    def following(self, due: float, now: float) -> float:
-        missed = math.floor(max(0.0, now - due) / self.period_seconds)
-        return due + (missed + 1) * self.period_seconds
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Schedule:
-    """A registered task and how often it is told to look for work."""
-
-    task: Task[Any]
-    period_seconds: float
-
-    @property
-    def name(self) -> str:
-        return self.task.name
-
-    @property
-    def per_tenant(self) -> bool:
-        return self.task.options.scope == "tenant"
-
-
-def schedules_of(
-    periods: Mapping[str, float], registry: Registry, queues: Collection[QueueName]
-) -> list[Schedule]:
-    """The schedules that can be kept: a period above 0, the task registered, its queue carried."""
-    kept: list[Schedule] = []
-    for name, seconds in periods.items():
-        if seconds <= 0:
-            continue
-        if name not in registry:
-            log.warning("beat.task_not_registered", schedule=name)
-            continue
-        task = registry.get(name)
-        if task.options.queue not in queues:
-            log.warning("beat.queue_not_carried", schedule=name, queue=task.options.queue)
-            continue
-        kept.append(Schedule(task=task, period_seconds=seconds))
-    return kept
+    def message(self, tenant: TenantId | None) -> Message:
+        return replace(self._pattern, id=new_message_id(), tenant=tenant)
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    schedule: Schedule
-    tenant: TenantId | None
-
-    @property
-    def key(self) -> tuple[str, TenantId | None]:
-        return self.schedule.name, self.tenant
+_Due = tuple[_Line, _Entry]
 
 
 class Beat:
@@ -143,11 +124,12 @@ class Beat:
         self._forget()
 
     def _forget(self) -> None:
-        self._heap: list[tuple[float, int, _Entry]] = []
-        self._order = itertools.count()
-        # The one valid entry of each schedule and tenant: one that left and came back has older ones too.
-        self._valid: dict[tuple[str, TenantId | None], int] = {}
+        self._lines = [
+            _Line(one, self._timetable(one), self.message(one, DEFAULT_TENANT if one.per_tenant else None))
+            for one in self._schedules
+        ]
         self._known: frozenset[TenantId] = frozenset()
+        self._working: frozenset[TenantId] = frozenset()
         self._reload_at = float("-inf")
         self._system_added = False
 
@@ -183,78 +165,90 @@ class Beat:
         """Publish everything that is due now; returns the seconds until there may be more to do."""
         try:
             await self._reload()
-            while due := self._take_due(BATCH):
-                await self._publish(due)
+            while self._next_due() <= self._clock.monotonic():
+                if due := self._take_due(BATCH):
+                    await self._publish(due)
+                else:
+                    await anyio.lowlevel.checkpoint()  # many were passed over
         except StoreDown as error:
             log.warning("beat.store_away", cause=str(error))
             return AWAY_SECONDS
         finally:
             self.pulse.beat()
-        next_due = self._heap[0][0] if self._heap else float("inf")
-        pause = min(next_due, self._reload_at) - self._clock.monotonic()
-        return min(max(pause, 0.0), LONGEST_WAIT_SECONDS)
+        pause = min(self._next_due(), self._reload_at) - self._clock.monotonic()
+        return min(max(pause, ROUND_SECONDS), LONGEST_WAIT_SECONDS)
 
     async def _reload(self) -> None:
         now = self._clock.monotonic()
         if not self._system_added:
-            self._add([_Entry(one, None) for one in self._schedules if not one.per_tenant], now)
+            for line in self._lines:
+                if not line.schedule.per_tenant:
+                    line.add([(now, None, _NEVER)])
             self._system_added = True
         if now < self._reload_at:
             return
         self._reload_at = now + self._settings.tenants_reload_seconds
         try:
-            tenants = frozenset(await self._tenants())
+            tenants = await self._tenants()
         except StoreDown:
             self._reload_at = float("-inf")
             raise
-        # Entries of tenants that went are dropped when they come up.
-        new = sorted(tenants - self._known)
-        self._known = tenants
-        self._add([_Entry(one, tenant) for tenant in new for one in self._schedules if one.per_tenant], now)
+        known, before = frozenset(tenants), self._known
+        self._known = known
+        self._working = frozenset(tenant for tenant, working in tenants.items() if working)
+        lines = [line for line in self._lines if line.schedule.per_tenant]
+        if before - known:
+            for line in lines:
+                line.keep(known)
+        if known - before:
+            self._add(sorted(known - before), lines, now)
 
-    def _add(self, entries: Sequence[_Entry], now: float) -> None:
-        spread = (len(entries) - 1) / FIRST_ROUND_PER_SECOND
-        for position, entry in enumerate(entries):
-            table = self._timetable(entry.schedule, spread)
-            self._push(table.first(now, position / max(1, len(entries) - 1)), entry)
+    def _add(self, tenants: Sequence[TenantId], lines: Sequence[_Line], now: float) -> None:
+        """Entries for tenants that are new here: their first ticks are spread, to a flow of so many a second.
 
-    def _push(self, due: float, entry: _Entry) -> None:
-        order = next(self._order)
-        self._valid[entry.key] = order
-        heapq.heappush(self._heap, (due, order, entry))
+        Those without work are spread over a full round.
+        """
+        last = max(1, len(tenants) * len(lines) - 1)
+        spread = last / FIRST_ROUND_PER_SECOND
+        for offset, line in enumerate(lines):
+            table = self._timetable(line.schedule, spread)
+            places = (at / last for at in range(offset, len(tenants) * len(lines), len(lines)))
+            line.add(
+                [
+                    (table.first(now, place), tenant, now - FULL_ROUND_SECONDS * (1 - place))
+                    for tenant, place in zip(tenants, places, strict=True)
+                ]
+            )
 
     def _timetable(self, schedule: Schedule, spread_seconds: float = 0.0) -> Timetable:
         return Interval(
             period_seconds=schedule.period_seconds * self._period_factor, spread_seconds=spread_seconds
         )
 
-    def _take_due(self, limit: int) -> list[tuple[float, _Entry]]:
+    def _next_due(self) -> float:
+        return min((line.entries[0][0] for line in self._lines if line.entries), default=float("inf"))
+
+    def _take_due(self, limit: int) -> list[_Due]:
         now = self._clock.monotonic()
-        taken: list[tuple[float, _Entry]] = []
-        while self._heap and self._heap[0][0] <= now and len(taken) < limit:
-            due, order, entry = heapq.heappop(self._heap)
-            if self._valid.get(entry.key) != order:
-                continue
-            del self._valid[entry.key]
-            if entry.tenant is None or entry.tenant in self._known:
-                taken.append((due, entry))
+        taken: list[_Due] = []
+        for line in self._lines:
+            taken += line.take(now, limit - len(taken), self._working)
         return taken
 
-    async def _publish(self, due: Sequence[tuple[float, _Entry]]) -> None:
-        messages = [self.message(entry.schedule, entry.tenant) for _, entry in due]
+    async def _publish(self, due: Sequence[_Due]) -> None:
         try:
-            await self._client.publish(messages)
+            await self._client.publish([line.message(entry[1]) for line, entry in due])
         except QueueFull as error:
             # More of the same would not help a queue that is full; the next tick will find what waits.
             log.warning("beat.queue_full", cause=str(error), ticks=len(due))
         except BaseException:
-            for at, entry in due:  # stays due: the store was away, or this leadership was cut off
-                self._push(at, entry)
+            for line, entry in due:  # the store was away, or this leadership was cut off
+                line.stays_due(entry)
             raise
         now = self._clock.monotonic()
-        for at, entry in due:
-            self.published_at[entry.schedule.name] = now
-            self._push(self._timetable(entry.schedule).following(at, now), entry)
+        for line, entry in due:
+            self.published_at[line.schedule.name] = now
+            line.sent(entry, now)
 
     def message(self, schedule: Schedule, tenant: TenantId | None) -> Message:
         """One tick, idempotent by its key."""

@@ -9,6 +9,7 @@ from hive.ids import PairId, TenantId
 from hive.ingest.attempts import Attempts
 from hive.ingest.reconciliation import Reconciliation
 from hive.ingest.removal import Removal
+from hive.ingest.rest import may_rest, rest
 from hive.logger import get_logger
 
 log = get_logger(__name__)
@@ -35,6 +36,7 @@ class IndexingTick:
             removing = await connection.fetch(
                 "select id from connector_credential_pair where state = 'removing' order by id limit 10"
             )
+            idle = not due and not removing and await may_rest(connection, tenant)
         started = 0
         for row in due:
             try:
@@ -43,6 +45,8 @@ class IndexingTick:
                 log.info("attempt.not_started", tenant=tenant, pair=row["id"], cause=refusal.code)
         for row in removing:
             await self._removal.run(tenant, PairId(row["id"]), client=client)
+        if idle:
+            await rest(self._stores, tenant)
         return started
 
 

@@ -37,7 +37,7 @@ async def process_batch(context: Context, attempt: int, batch: int) -> None:
     await ProcessJob(context, services, AttemptId(attempt), BatchId(batch)).run()
 
 
-@task(queue="coordination", retry=NEVER)
+@task(queue="coordination", retry=NEVER, work_gated=True)
 async def check_for_indexing(context: Context) -> None:
     """Start the connectors that are due, and put attempts right whose jobs were given up."""
     services = context.service(IngestServices)

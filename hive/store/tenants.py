@@ -92,6 +92,12 @@ class Tenants:
             rows = await connection.fetch(f"select {_COLUMNS} from hive.tenant order by id")
         return [_tenant(row) for row in rows]
 
+    async def active(self) -> dict[TenantId, bool]:
+        """The active tenants, and whether each may have work for its periodic tasks."""
+        async with self._database.acquire() as connection:
+            rows = await connection.fetch("select id, working from hive.tenant where state = 'active'")
+        return {row["id"]: row["working"] for row in rows}
+
     async def get(self, tenant: str) -> Tenant:
         """One tenant; raises UnknownTenant."""
         async with self._database.acquire() as connection:

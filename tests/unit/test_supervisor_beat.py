@@ -17,7 +17,8 @@ from hive.settings import Beat as BeatSettings
 from hive.tasks import Registry, task
 from hive.testing.manual_clock import ManualClock
 from patience import until
-from supervisor.beat import Beat, Interval, schedules_of
+from supervisor.beat import FULL_ROUND_SECONDS, Beat
+from supervisor.schedules import Interval, schedules_of
 
 QUEUE = QueueName("coordination")
 OWNER = new_process_id()
@@ -44,6 +45,7 @@ class Bench:
         self.broker = Faulty(self.clock)
         self.registry = Registry()
         self.tenants = {TenantId(tenant) for tenant in tenants}
+        self.idle: set[str] = set()
         self.tenants_failing: Exception | None = None
 
         @task(queue=QUEUE, scope="system", retry=NEVER, into=self.registry)
@@ -51,6 +53,9 @@ class Bench:
 
         @task(queue=QUEUE, retry=NEVER, into=self.registry)
         async def check_for_indexing(context) -> None: ...
+
+        @task(queue=QUEUE, retry=NEVER, work_gated=True, into=self.registry)
+        async def look_for_work(context) -> None: ...
 
         self.client = Client(routes={QUEUE: self.broker}, registry=self.registry)
         self.beat = Beat(
@@ -63,10 +68,10 @@ class Bench:
             clock=self.clock,
         )
 
-    async def _tenants(self) -> set[TenantId]:
+    async def _tenants(self) -> dict[TenantId, bool]:
         if self.tenants_failing is not None:
             raise self.tenants_failing
-        return self.tenants
+        return {tenant: tenant not in self.idle for tenant in self.tenants}
 
     async def waiting(self) -> list[tuple[str, str | None]]:
         """Claim and complete everything that waits."""
@@ -157,6 +162,61 @@ async def test_a_tenant_that_left_and_came_back_ticks_once() -> None:
         await bench.beat.run_once()
     await bench.waiting()
     assert await bench.count_until(150, step=0.5) == 10
+
+
+async def test_tenants_without_work_are_passed_over_but_for_a_full_round() -> None:
+    bench = Bench(*(f"t{number:03}" for number in range(100)), periods={"look_for_work": 15})
+    bench.idle = bench.tenants - {TenantId("t007")}
+    await bench.beat.run_once()
+    ticks: list[str | None] = []
+    for _ in range(int(FULL_ROUND_SECONDS)):
+        ticks += [tenant for _, tenant in await bench.waiting()]
+        bench.clock.advance(1)
+        await bench.beat.run_once()
+    assert ticks.count("t007") == pytest.approx(FULL_ROUND_SECONDS / 15, abs=1)
+    assert {ticks.count(tenant) for tenant in bench.idle} <= {1, 2}, "each within twenty minutes"
+
+
+async def test_full_rounds_of_tenants_without_work_are_spread() -> None:
+    bench = Bench(*(f"t{number:03}" for number in range(120)), periods={"look_for_work": 15})
+    bench.idle = set(bench.tenants)
+    await bench.beat.run_once()
+    for _ in range(3):
+        counts = [await bench.count_until(60) for _ in range(20)]
+        assert sum(counts) == pytest.approx(120, abs=12)
+        assert max(counts) <= 12
+
+
+async def test_a_tenant_that_gets_work_is_told_within_one_period() -> None:
+    bench = Bench("acme", "globex", periods={"look_for_work": 15})
+    bench.idle = {"acme"}
+    await bench.beat.run_once()
+    await bench.count_until(100)
+    bench.idle = set()
+    bench.beat.tenants_changed()
+    told: list[str | None] = []
+    for _ in range(15):
+        bench.clock.advance(1)
+        await bench.beat.run_once()
+        told += [tenant for _, tenant in await bench.waiting()]
+    assert sorted(told, key=str) == ["acme", "globex"]
+
+
+async def test_work_that_nobody_announced_is_found_when_the_list_is_read_again() -> None:
+    bench = Bench("acme", periods={"look_for_work": 15})
+    bench.idle = {"acme"}
+    await bench.beat.run_once()
+    await bench.count_until(100)
+    bench.idle = set()
+    assert await bench.count_until(60 + 15) >= 1
+
+
+async def test_a_task_that_does_not_say_so_is_told_whether_there_is_work_or_not() -> None:
+    bench = Bench("acme", periods={"check_for_indexing": 15})
+    bench.idle = {"acme"}
+    await bench.beat.run_once()
+    await bench.waiting()
+    assert await bench.count_until(60) == 4
 
 
 async def test_many_tenants_are_spread_over_the_period_and_published_in_bulk() -> None:

@@ -9,8 +9,21 @@ create table hive.tenant (
     weight       integer not null default 1 check (weight between 1 and 1000),
     state        text not null default 'active' check (state in ('active', 'suspended', 'deleting')),
     timezone     text not null default 'UTC',
+    working      boolean not null default true,     -- false: periodic tasks find nothing to do for it, see tenant_works()
     created_at   timestamptz not null default now()
 );
+
+-- A trigger of tenants' tables: what changed may be work for periodic tasks. The row is locked before it is looked at,
+-- so that whoever takes the mark away (hive.ingest.rest) either sees the change or comes before it.
+create function hive.tenant_works() returns trigger language plpgsql as $$
+begin
+    perform from hive.tenant where schema_name = tg_table_schema for no key update;
+    update hive.tenant set working = true where schema_name = tg_table_schema and not working;
+    if found then
+        perform pg_notify('hive_tenants', '');
+    end if;
+    return null;
+end $$;
 
 -- One row for each boot of each hive. `instance` is the locked state folder's own id: a new boot of the same
 -- instance proves that every earlier boot of it is dead.
