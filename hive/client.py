@@ -1,20 +1,17 @@
 """Enqueue, cancel and inspect: what an application holds to hand hive its work."""
 
-import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from hive.broker.port import Broker, Lane, Message
+from hive.broker.wire import arguments_text
 from hive.errors import ConfigurationError, InvalidInput, TenantMissing
 from hive.events import Events, JobPublished
 from hive.ids import MessageId, QueueName, TenantId, new_message_id
 from hive.store.connection import Connection
 from hive.tasks import Registry, Task
 from hive.tenancy import current_tenant_or_none
-
-MAX_ARGUMENT_BYTES = 64 * 1024
-
-_ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))  # ASCII: a character is a byte
 
 
 class Client:
@@ -55,16 +52,11 @@ class Client:
                 raise TenantMissing(f"task {task.name} runs for a tenant, and none was given")
         task.check(arguments)
         try:
-            size = len(_ENCODER.encode(arguments))
-        except (TypeError, ValueError) as error:
-            raise InvalidInput(f"arguments of {task.name}", f"not JSON: {error}") from error
-        if size > MAX_ARGUMENT_BYTES:
-            raise InvalidInput(
-                f"arguments of {task.name}",
-                f"{size} bytes; a message holds {MAX_ARGUMENT_BYTES}",
-                remedy="store the content and send its id",
-            )
-        return Message(
+            text = arguments_text(arguments)
+        except InvalidInput as error:
+            problem = error.message.removeprefix(f"{error.field}: ")
+            raise InvalidInput(f"arguments of {task.name}", problem, remedy=error.remedy) from error
+        message = Message(
             id=new_message_id(),
             queue=options.queue,
             task=task.name,
@@ -78,6 +70,8 @@ class Client:
             max_attempts=options.retry.max_attempts,
             parent=parent,
         )
+        object.__setattr__(message, "args_text", text)  # no parameter, so that `replace` of `args` drops it
+        return message
 
     async def enqueue(
         self,
@@ -99,22 +93,18 @@ class Client:
         self, messages: Sequence[Message], *, connection: Connection | None = None
     ) -> list[MessageId]:
         """Enqueue messages in bulk, grouped by their brokers; returns their ids in order."""
-        ids: dict[int, MessageId] = {}
-        by_broker: dict[int, tuple[Broker, list[int]]] = {}
-        for position, message in enumerate(messages):
-            broker = self._broker_of(message.queue)
-            by_broker.setdefault(id(broker), (broker, []))[1].append(position)
-        for broker, positions in by_broker.values():
+        counts = Counter([each.queue for each in messages])
+        brokers = {queue: self._broker_of(queue) for queue in counts}
+        ids: list[MessageId] = [each.id for each in messages]
+        for broker in {id(each): each for each in brokers.values()}.values():
+            positions = [at for at, each in enumerate(messages) if brokers[each.queue] is broker]
             answers = await broker.publish([messages[at] for at in positions], connection=connection)
             for at, answer in zip(positions, answers, strict=True):
                 ids[at] = answer.id
         if self._events is not None:
-            counts: dict[QueueName, int] = {}
-            for message in messages:
-                counts[message.queue] = counts.get(message.queue, 0) + 1
             for queue, count in counts.items():
                 self._events.publish(JobPublished(queue=queue, count=count))
-        return [ids[at] for at in range(len(messages))]
+        return ids
 
     def _broker_of(self, queue: QueueName) -> Broker:
         try:

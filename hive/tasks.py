@@ -29,6 +29,8 @@ class Execution(StrEnum):
     PROCESS = "process"
 
 
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
 Scope = Literal["tenant", "system"]
 OnLeaseDoubt = Literal["continue", "cancel"]
 
@@ -61,7 +63,12 @@ class Task(Generic[P]):
     def __init__(self, function: Callable[..., Any], options: TaskOptions) -> None:
         self.function = function
         self.options = options
-        self._parameters = list(inspect.signature(function).parameters.values())[1:]
+        parameters = list(inspect.signature(function).parameters.values())[1:]
+        self._signature = inspect.Signature(parameters)
+        # What fits by name alone, which `check` need not bind to know; nothing of a function with `*` or `/`.
+        named = all(each.kind in _BY_NAME for each in parameters)
+        self._names = frozenset(each.name for each in parameters) if named else frozenset[str]()
+        self._required = frozenset(each.name for each in parameters if each.default is each.empty)
         self.__doc__ = function.__doc__
         self.__name__ = options.name
 
@@ -74,15 +81,16 @@ class Task(Generic[P]):
 
     def arguments(self, *args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
         """The call's arguments by name; raises InvalidInput when they do not fit the function."""
-        signature = inspect.Signature(self._parameters)
         try:
-            bound = signature.bind(*args, **kwargs)
+            bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
             raise InvalidInput(f"arguments of {self.name}", str(error)) from error
         return dict(bound.arguments)
 
     def check(self, arguments: Mapping[str, Any]) -> None:
         """Raise InvalidInput unless ``arguments`` fit the function by name."""
+        if self._required <= arguments.keys() <= self._names:
+            return
         self.arguments(**arguments)  # pyright: ignore[reportCallIssue]
 
     async def send(self, client: "Client", *args: P.args, **kwargs: P.kwargs) -> MessageId:

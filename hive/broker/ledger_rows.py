@@ -5,7 +5,7 @@ from json import JSONDecoder
 from typing import Any, Final, cast
 
 from hive.broker.port import Arguments, DeadLetter, Delivery, JobView, Lane, Message, Settlement
-from hive.broker.wire import Unparsable, arguments_text, check
+from hive.broker.wire import Unparsable, check, text_of
 from hive.errors import InvalidInput
 from hive.ids import MessageId, ProcessId, QueueName
 from hive.outcomes import (
@@ -28,26 +28,42 @@ _NOTHING: Final = (None,) * 6
 _LANES: Final = tuple(Lane)  # calling an enumeration costs more than all the rest of a column
 
 
-def message_columns(messages: Sequence[Message]) -> Columns:
-    """The arrays that both publish queries take; raises InvalidInput for a message no carrier could hold."""
-    for each in messages:
-        check(each)
-    return (
-        [each.id for each in messages],
+def message_columns(messages: Sequence[Message], *, notify: bool) -> tuple[Any, ...]:
+    """What both publish queries take; raises InvalidInput for a message no carrier could hold.
+
+    Most batches are of one task for one tenant: what is the same for all is sent, checked and read once.
+    """
+    columns: list[list[Any]] = [
         [each.queue for each in messages],
         [each.tenant for each in messages],
         [each.task for each in messages],
-        [arguments_text(each.args) for each in messages],
-        [int(each.lane) for each in messages],
+        [each.lane for each in messages],
         [each.key for each in messages],
         [each.while_running for each in messages],
         [each.resource for each in messages],
         [each.cost for each in messages],
-        [float(each.delay_seconds) for each in messages],
+        [each.delay_seconds for each in messages],
         [each.expires_seconds for each in messages],
         [each.max_attempts for each in messages],
         [each.parent for each in messages],
         [each.trace for each in messages],
+    ]
+    arrays: list[list[Any]] = []
+    shared: list[Any] = []
+    for column in columns:
+        first = column[0]
+        same = column.count(first) == len(column)
+        arrays.append([] if same else column)
+        shared.append(first if same else None)
+    for each in messages if any(arrays) else messages[:1]:
+        check(each)
+    woken = {each.queue for each in messages if each.delay_seconds <= 0} if notify else ()
+    return (
+        [each.id for each in messages],
+        [text_of(each) for each in messages],
+        *arrays,
+        *shared,
+        sorted(woken),
     )
 
 

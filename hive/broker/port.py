@@ -53,6 +53,9 @@ class Message:
     and stay below 64 KiB. ``key``: while a message of the same tenant, task and key waits (scheduled, pending
     or retrying), a second publish returns the first one's id. A publish while it runs marks it to run once
     more (``while_running="rerun"``) or is dropped (``"drop"``, for ticks).
+
+    ``args_text``: ``args`` as JSON, where whoever made the message had to write them to check them; carriers
+    then do not write them again.
     """
 
     id: MessageId
@@ -70,6 +73,7 @@ class Message:
     max_attempts: int = 4
     parent: MessageId | None = None
     trace: str | None = None
+    args_text: str | None = field(default=None, init=False, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

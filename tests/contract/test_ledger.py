@@ -8,7 +8,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from hive.broker.port import Settlement, Verdict
+from hive.broker.port import Lane, Settlement, Verdict
 from hive.ids import ProcessId, QueueName, TenantId, new_process_id
 from hive.outcomes import Completed, ErrorKind, ErrorRecord, ExitDetail, Failed, Released, Retrying
 from hive.settings import Postgres
@@ -22,6 +22,7 @@ from hive.testing.operations_contract import OperationsContract
 from hive.testing.transaction_contract import TransactionContract
 from ledger_harness import LedgerHarness
 
+ACME = TenantId("acme")
 ERROR = ErrorRecord(kind=ErrorKind.PERMANENT, code="ValueError", summary="it did not work")
 
 
@@ -65,6 +66,42 @@ class TestLedgerAlone:
                 " from hive.job_attempt order by fence"
             )
         return [tuple(row.values()) for row in found]
+
+    async def test_a_batch_said_twice_is_stored_once(self, harness: LedgerHarness) -> None:
+        """Also where it is longer than one statement, and where its messages have little in common."""
+        sent = [
+            message(
+                args={"n": number},
+                tenant=None if number % 3 else ACME,
+                lane=Lane(number % 2),
+                cost=1 + number % 5,
+                delay_seconds=60.0 * (number % 4 == 0),
+                resource="r" if number % 7 == 0 else None,
+            )
+            for number in range(2_500)
+        ]
+        await harness.ledger.publish(sent[:100])
+        for _ in range(2):
+            answers = await harness.ledger.publish(sent)
+            assert [(each.id, each.duplicate) for each in answers] == [(each.id, False) for each in sent]
+        async with harness.database.acquire() as connection:
+            stored = await connection.fetch(
+                "select id, args, tenant, lane, cost, resource, state,"
+                " run_at - created_at > interval '50 seconds' as late from hive.job order by args->'n'"
+            )
+        assert [tuple(row.values()) for row in stored] == [
+            (
+                *(each.id, each.args, each.tenant, each.lane, each.cost, each.resource),
+                *(("scheduled", True) if each.delay_seconds else ("pending", False)),
+            )
+            for each in sent
+        ]
+
+    async def test_a_batch_keeps_its_order(self, harness: LedgerHarness) -> None:
+        sent = [message(args={"n": number}) for number in range(300)]
+        await harness.ledger.publish(sent)
+        got = await harness.ledger.claim(QUEUE, self.me, 300)
+        assert [each.id for each in got] == [each.id for each in sent]
 
     async def test_runs_that_were_not_clean_leave_a_row(self, harness: LedgerHarness) -> None:
         await harness.ledger.publish([message()])

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from hive.broker.ledger import SETTLE_WAITING, Ledger
+from hive.broker.ledger import PUBLISH_NEW, SETTLE_WAITING, Ledger
 from hive.broker.ledger_operations import CANCEL_LINE, CANCEL_QUEUE, CANCEL_TASK
 from hive.broker.ledger_upkeep import ABANDON_BY_LEASE, ABANDON_BY_OWNER
 from hive.broker.queries import load
@@ -17,6 +17,7 @@ PIECES = {"lost_by_lease", "lost_by_owner", "abandon", "of_line", "of_queue", "o
 QUERIES = {
     f"{file}.{name}": query for file in FILES for name, query in load(file).items() if name not in PIECES
 } | {
+    "publish.new": PUBLISH_NEW,
     "settle.waiting": SETTLE_WAITING,
     "sweep.abandon_by_lease": ABANDON_BY_LEASE,
     "sweep.abandon_by_owner": ABANDON_BY_OWNER,

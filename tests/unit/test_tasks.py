@@ -1,11 +1,14 @@
 """@task, the registry, the client's checks, and tenancy that fails closed."""
 
+import os
 import uuid
+from dataclasses import replace
 
 import pytest
 
 from hive import Client, Context, Retry
 from hive.broker.port import Broker, Lane
+from hive.broker.wire import decode, encode, text_of
 from hive.errors import ConfigurationError, InvalidInput, TenantMissing, UnknownTask
 from hive.ids import QueueName, TenantId, new_message_id, time_ordered
 from hive.tasks import Execution, Registry, task
@@ -82,6 +85,57 @@ def test_a_message_carries_the_policy_and_checked_arguments() -> None:
     for unstorable in ({"to": object()}, {"to": float("nan")}, {"to": "x" * 70_000}):
         with pytest.raises(InvalidInput):
             client.message(send_mail, unstorable, tenant=TenantId("acme"))
+
+
+def test_arguments_are_written_once_and_again_after_a_change() -> None:
+    registry = _registry()
+
+    @task(into=registry)
+    async def greet(context: Context, name: str) -> None: ...
+
+    made = _client(registry).message(greet, {"name": "Zoë"}, tenant=TenantId("acme"))
+    assert made.args_text == text_of(made) == '{"name":"Zoë"}'
+    changed = replace(made, args={"name": "Bo"})
+    assert changed.args_text is None
+    assert text_of(changed) == '{"name":"Bo"}'
+    for each in (made, changed):
+        assert decode(encode(each), each.queue) == each
+
+
+def test_arguments_fit_functions_of_every_form() -> None:
+    registry = _registry()
+
+    @task(into=registry)
+    async def open_ended(context: Context, *more: int, **named: int) -> None: ...
+
+    @task(into=registry)
+    async def by_place(context: Context, first: int, /) -> None: ...
+
+    @task(into=registry)
+    async def by_name(context: Context, *, first: int, second: int = 2) -> None: ...
+
+    open_ended.check({})
+    open_ended.check({"x": 1, "more": 2})
+    by_name.check({"first": 1})
+    by_name.check({"second": 2, "first": 1})
+    for declared, wrong in ((by_place, {"first": 1}), (by_name, {}), (by_name, {"first": 1, "third": 3})):
+        with pytest.raises(InvalidInput, match=declared.name):
+            declared.check(wrong)
+
+
+def test_a_forked_child_has_ids_of_its_own() -> None:
+    ends = [os.pipe() for _ in range(2)]
+    for _, end in ends:
+        child = os.fork()
+        if child == 0:
+            os.write(end, time_ordered().bytes)
+            os._exit(0)
+        os.waitpid(child, 0)
+    drawn = {os.read(end, 16)[8:] for end, _ in ends} | {time_ordered().bytes[8:]}
+    assert len(drawn) == 3
+    for both in ends:
+        for end in both:
+            os.close(end)
 
 
 def test_tenant_work_without_a_tenant_raises() -> None:
