@@ -6,7 +6,7 @@ is used once more only if a recount then finds the template's catalogues to the 
 little growth; in every other case it is dropped and the next test gets a clone.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit, urlunsplit
 
@@ -85,7 +85,6 @@ class Original:
     contents: Mapping[str, str | None]
     rows: Mapping[str, list[str]]
     catalogs_query: str
-    contents_query: str
     catalogs: Mapping[str, tuple[int, int]]
 
     @classmethod
@@ -98,13 +97,7 @@ class Original:
                 f"select '{row[0]}', count(*), max(xmin::text::bigint) from {row[0]}"
                 for row in await connection.fetch(_CATALOGS)
             )
-            contents_query = " union all ".join(
-                f"select '{row['name']}', md5(string_agg(t::text, E'\\n' order by t::text))"
-                f" from {row['name']} t"
-                for row in relations
-                if row["holds_rows"]
-            )
-            contents = await _contents(connection, contents_query)
+            contents = await _contents(connection, [row["name"] for row in relations if row["holds_rows"]])
             return cls(
                 bytes=await connection.fetchval("select pg_database_size(current_database())"),
                 schemas=frozenset(row["oid"] for row in await connection.fetch(_SCHEMAS)),
@@ -117,7 +110,6 @@ class Original:
                     if text is not None
                 },
                 catalogs_query=catalogs_query,
-                contents_query=contents_query,
                 catalogs=await _catalogs(connection, catalogs_query),
             )
         finally:
@@ -137,10 +129,10 @@ class Original:
                 return False
             async with connection.transaction():
                 await self._drop_added(connection)
-                await self._put_back(connection)
+                changed = await self._put_back(connection)
             return (
                 await _catalogs(connection, self.catalogs_query) == self.catalogs
-                and await _contents(connection, self.contents_query) == self.contents
+                and await _contents(connection, list(changed)) == changed
                 and await connection.fetchval("select pg_database_size(current_database())")
                 < self.bytes + _MAX_GROWTH_BYTES
             )
@@ -157,8 +149,9 @@ class Original:
             if row["oid"] not in self.relations:
                 await connection.execute(f"drop table {row['name']}")
 
-    async def _put_back(self, connection: asyncpg.Connection) -> None:
-        found = await _contents(connection, self.contents_query)
+    async def _put_back(self, connection: asyncpg.Connection) -> Mapping[str, str | None]:
+        """The tables that were not as they should be, with what should be in them."""
+        found = await _contents(connection, list(self.contents))
         changed = [name for name, text in found.items() if text != self.contents[name]]
         if changed:
             # In one statement: keys between the tables are checked at its end.
@@ -168,16 +161,24 @@ class Original:
             )
             kept = [self.rows.get(name, []) for name in changed]
             await connection.execute(f"with {', '.join(deletes)} select 1", *kept)
-        for name, (value, called) in (await _sequences(connection)).items():
-            if self.sequences[name] != (value, called):
-                await connection.execute("select setval($1, $2, $3)", name, *self.sequences[name])
+        at = await _sequences(connection)
+        for name, wanted in self.sequences.items():
+            if at.get(name) != wanted:
+                await connection.execute("select setval($1, $2, $3)", name, *wanted)
+        return {name: self.contents[name] for name in changed}
 
 
 async def _catalogs(connection: asyncpg.Connection, query: str) -> dict[str, tuple[int, int]]:
     return {row[0]: (row[1], row[2]) for row in await connection.fetch(query)}
 
 
-async def _contents(connection: asyncpg.Connection, query: str) -> dict[str, str | None]:
+async def _contents(connection: asyncpg.Connection, tables: Sequence[str]) -> dict[str, str | None]:
+    """For each table a digest of its rows, None where there are none."""
+    if not tables:
+        return {}
+    query = " union all ".join(
+        f"select '{name}', md5(string_agg(t::text, E'\\n' order by t::text)) from {name} t" for name in tables
+    )
     return {row[0]: row[1] for row in await connection.fetch(query)}
 
 
