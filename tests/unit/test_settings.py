@@ -164,3 +164,11 @@ def test_a_limit_names_a_queue_that_is_served(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("HIVE_LIMITS__NO_SUCH", "500")
     with pytest.raises(ConfigurationError, match="no_such"):
         load(None)
+
+
+def test_the_promised_times_follow_from_the_defaults() -> None:
+    """Leases are renewed at a third of their length; what the dead held is taken over 5 s after its end."""
+    leases = Settings().leases
+    assert leases.delivery_seconds == 60
+    assert leases.renew_seconds <= leases.delivery_seconds / 3
+    assert leases.sweep_seconds * 1.2 <= 5  # with its jitter
