@@ -1,7 +1,6 @@
 """The contract on the oldest stores that hive supports: Debian's Redis 7.0 and PostgreSQL 15."""
 
 import os
-import pwd
 import shutil
 import signal
 import subprocess
@@ -14,6 +13,7 @@ import anyio
 import pytest
 
 from carriers import StreamsHarness
+from foreign_stores import DEBIAN_POSTGRES, absent, as_nobody
 from hive.embedded import EmbeddedValkey
 from hive.errors import StoreDown
 from hive.settings import Embedded, Postgres, Redis
@@ -25,14 +25,6 @@ from hive.testing.fairness_contract import FairnessContract
 from hive.testing.operations_contract import OperationsContract
 from hive.testing.transaction_contract import TransactionContract
 from ledger_harness import LedgerHarness
-
-PROGRAMS = Path("/usr/lib/postgresql/15/bin")
-
-
-def absent(what: str) -> None:
-    if os.environ.get("CI"):
-        pytest.fail(f"{what} is not installed")
-    pytest.skip(f"{what} is not installed")
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +40,7 @@ def redis_url(folder: Path, _aside: Callable[..., Any]) -> Generator[str]:
     program = shutil.which("redis-server")
     if program is None:
         absent("redis-server")
-    server = EmbeddedValkey(folder, Embedded(), program=Path(str(program)))
+    server = EmbeddedValkey(folder, Embedded(), program=Path(program))
     try:
         yield _aside(server.start)
     finally:
@@ -58,15 +50,13 @@ def redis_url(folder: Path, _aside: Callable[..., Any]) -> Generator[str]:
 @pytest.fixture(scope="module")
 def postgres_15(folder: Path) -> Generator[str]:
     """A server of its own, by a socket; hive's shared schema in it but for the extension it lacks."""
-    if not (PROGRAMS / "postgres").exists():
+    if not (DEBIAN_POSTGRES / "postgres").exists():
         absent("postgresql-15")
     place = folder / "postgres15"
     place.mkdir()
-    identity: dict[str, Any] = {}
-    if os.geteuid() == 0:
-        nobody = pwd.getpwnam("nobody")
-        os.chown(place, nobody.pw_uid, nobody.pw_gid)
-        identity = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+    identity = as_nobody()
+    if identity:
+        os.chown(place, identity["user"], identity["group"])
     options: dict[str, Any] = {
         "cwd": place,
         "env": {"LC_ALL": "C.UTF-8", "PATH": "/usr/bin:/bin"},
@@ -75,12 +65,22 @@ def postgres_15(folder: Path) -> Generator[str]:
         **identity,
     }
     subprocess.run(
-        [PROGRAMS / "initdb", "-D", "data", "-U", "hive", "-A", "trust", "--no-sync", "-E", "UTF8"],
+        [DEBIAN_POSTGRES / "initdb", "-D", "data", "-U", "hive", "-A", "trust", "--no-sync", "-E", "UTF8"],
         check=True,
         **options,
     )
     process = subprocess.Popen(
-        [PROGRAMS / "postgres", "-D", "data", "-k", place, "-c", "listen_addresses=", "-c", "fsync=off"],
+        [
+            DEBIAN_POSTGRES / "postgres",
+            "-D",
+            "data",
+            "-k",
+            place,
+            "-c",
+            "listen_addresses=",
+            "-c",
+            "fsync=off",
+        ],
         **options,
     )
     try:

@@ -1,7 +1,6 @@
 """External stores: other versions, other ways to reach them, and what is said when one does not fit."""
 
 import os
-import pwd
 import shutil
 import socket
 import subprocess
@@ -10,15 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from foreign_stores import DEBIAN_POSTGRES, absent, as_nobody
 from hive_process import HiveProcess, until
-
-DEBIAN_POSTGRES = Path("/usr/lib/postgresql/15/bin")
-
-
-def _absent(what: str) -> None:
-    if os.environ.get("CI"):
-        pytest.fail(f"{what} is not installed")
-    pytest.skip(f"{what} is not installed")
 
 
 def free_port() -> int:
@@ -27,23 +19,15 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def as_nobody() -> dict[str, object]:
-    """Postgres refuses to run as root."""
-    if os.geteuid() != 0:
-        return {}
-    nobody = pwd.getpwnam("nobody")
-    return {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
-
-
 @pytest.fixture
 def debian_redis(tmp_path: Path) -> Iterator[str]:
     """Debian's redis-server 7.0 on TCP."""
     server = shutil.which("redis-server")
     if server is None:
-        _absent("redis-server")
+        absent("redis-server")
     port = free_port()
     process = subprocess.Popen(
-        [str(server), "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(tmp_path)],
+        [server, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(tmp_path)],
         stdout=subprocess.DEVNULL,
     )
     try:
@@ -67,14 +51,14 @@ def _postgres(binaries: Path, folder: Path, libraries: str | None = None) -> Ite
     where.mkdir()
     ids = as_nobody()
     if ids:
-        os.chown(where, ids["user"], ids["group"])  # type: ignore[arg-type]
+        os.chown(where, ids["user"], ids["group"])
     environment = {"LC_ALL": "C.UTF-8", "PATH": "/usr/bin:/bin"}
     if libraries:
         environment["LD_LIBRARY_PATH"] = libraries
     password = where / "password"
     password.write_text("open sesame\n")
     if ids:
-        os.chown(password, ids["user"], ids["group"])  # type: ignore[arg-type]
+        os.chown(password, ids["user"], ids["group"])
     port = free_port()
     data = where / "data"
     try:
@@ -85,7 +69,7 @@ def _postgres(binaries: Path, folder: Path, libraries: str | None = None) -> Ite
             cwd=where,
             check=True,
             stdout=subprocess.DEVNULL,
-            **ids,  # type: ignore[arg-type]
+            **ids,
         )
         process = subprocess.Popen(
             [str(binaries / "postgres"), "-D", str(data), "-p", str(port), "-k", str(where)]
@@ -93,7 +77,7 @@ def _postgres(binaries: Path, folder: Path, libraries: str | None = None) -> Ite
             env=environment,
             cwd=where,
             stderr=subprocess.DEVNULL,
-            **ids,  # type: ignore[arg-type]
+            **ids,
         )
         try:
             until(lambda: _answers(port), 30, "postgres")
@@ -115,7 +99,7 @@ def wheel_postgres(tmp_path: Path) -> Iterator[str]:
 @pytest.fixture
 def debian_postgres(tmp_path: Path) -> Iterator[str]:
     if not (DEBIAN_POSTGRES / "postgres").exists():
-        _absent("postgresql-15")
+        absent("postgresql-15")
     if Path("/usr/share/postgresql/15/extension/vector.control").exists():
         pytest.skip("this PostgreSQL 15 has pgvector")
     yield from _postgres(DEBIAN_POSTGRES, tmp_path / "debian")

@@ -1,0 +1,25 @@
+"""Stores that the tests start by themselves, as an operator would: Debian's, or the wheel's by hand."""
+
+import os
+import pwd
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+DEBIAN_POSTGRES = Path("/usr/lib/postgresql/15/bin")
+
+
+def absent(what: str) -> NoReturn:
+    """Skip the test; on the machine that must have it, fail."""
+    if os.environ.get("CI"):
+        pytest.fail(f"{what} is not installed")
+    pytest.skip(f"{what} is not installed")
+
+
+def as_nobody() -> dict[str, Any]:
+    """For ``subprocess``: whom to start a PostgreSQL as, since it refuses to run as root."""
+    if os.geteuid() != 0:
+        return {}
+    nobody = pwd.getpwnam("nobody")
+    return {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
