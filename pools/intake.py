@@ -207,6 +207,10 @@ class Intake:
         """How many more may wait without a slot."""
         return max(0, self._prefetch - len(self._backlog)) if self._slots.total else 0
 
+    def _unserved(self) -> int:
+        """How many of the backlog have no slot yet. Theirs must not be in a claimer's hand while it waits."""
+        return len(self._backlog) - self._reserved
+
     async def _until_room(self) -> int | None:
         """Wait until claiming makes sense; returns slots taken for it. None: look again (paused, stopped)."""
         self._waits_for_room = False
@@ -216,7 +220,7 @@ class Intake:
             self._waits_for_room = True
             await self._crowded()
             self._waits_for_room = False
-            held = self._slots.grab(max(1, self._slots.free // self._queues))
+            held = self._slots.grab(max(1, self._slots.free // self._queues) - self._unserved())
             if held or self._space():
                 return held
             self._waits_for_room = True
@@ -249,7 +253,7 @@ class Intake:
             if not self._backlog:
                 continue
             held = 0 if self._reserved else await self._slots.acquire(len(self._backlog))
-            held += self._slots.grab(len(self._backlog) - self._reserved - held)
+            held += self._slots.grab(self._unserved() - held)
             await self._begin(held)
 
     async def _begin(self, held: int) -> None:

@@ -143,6 +143,46 @@ async def test_slots_grow_and_shrink_while_they_are_used():
         assert pool.slots.free == 1
 
 
+async def test_a_claim_under_way_keeps_no_slot_from_what_is_here_already():
+    rig = Rig(slots=6, prefetch=6)
+    passes = anyio.Semaphore(0)
+    inside = 0
+
+    async def handler(context: Context) -> None:
+        nonlocal inside
+        inside += 1
+        try:
+            await passes.acquire()
+        finally:
+            inside -= 1
+
+    declared = declare(rig, handler)
+    claim = rig.memory.claim
+    permits = anyio.Semaphore(100)
+    asked = 0
+
+    async def slow(queue: QueueName, owner: Any, limit: int) -> list[Delivery]:
+        nonlocal asked
+        asked += 1
+        await permits.acquire()
+        return await claim(queue, owner, limit)
+
+    rig.memory.claim = slow  # type: ignore[method-assign]
+    async with rig.serving() as pool:
+        await rig.send(declared, 100)
+        await until(lambda: inside == 6 and len(pool.running()) == 12)
+        while permits.value:
+            permits.acquire_nowait()
+        before = asked
+        for _ in range(9):
+            passes.release()
+        await until(lambda: rig.count("completed") == 9 and asked == before + 1)
+        assert (inside, pool.slots.free) == (3, 3), "one claim is under way, and nothing waits"
+        permits.release()
+        await until(lambda: asked == before + 2)
+        await until(lambda: inside >= 6, seconds=2, what="what came has the free slots, not the next claim")
+
+
 async def test_a_pool_without_slots_holds_nothing_and_goes_on_when_it_gets_some():
     rig = Rig(slots=1, prefetch=3)
     gate = Gate()
