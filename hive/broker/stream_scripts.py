@@ -45,7 +45,7 @@ NAMES: Final = (
     "position",
     "heal",
 )
-SHARED: Final = ("record", "window", "hand", "call")
+SHARED: Final = ("record", "state", "window", "hand", "call")
 _WRONG_TYPE: Final = "WRONGTYPE"
 _NO_FUNCTION: Final = "Function not found"
 _LOADED: Final = "already exists"

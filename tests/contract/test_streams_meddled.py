@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from carriers import StreamsHarness
+from carriers import COUNTS, StreamsHarness
 from hive.broker.port import Delivery, Message, Settlement
 from hive.broker.stream_arguments import publish_arguments
 from hive.broker.stream_keys import keys_of
@@ -108,9 +108,11 @@ async def test_ten_thousand_pieces_of_rubbish(harness: StreamsHarness) -> None:
                 name = chance.choice(
                     ["state", "standing", "slots", "weights", "keys", "resources", "progress"]
                 )
-                field = chance.choice([b"n2", b"c1", b"w3", b"seq", b"turn", b"slots", b"asleep", b"audit"])
+                field = chance.choice([b"counts", b"slots", b"paused", b"waiter", b"limit", b"audit"])
                 field = field if name == "state" else meddler.id()
-                pipe.hset(tag + name, field, meddler.bytes(20))
+                pipe.hset(
+                    tag + name, field, chance.choice([meddler.bytes(20), chance.randbytes(COUNTS.size)])
+                )
             case _:
                 name = chance.choice(["queued:0", "queued:1", "expiries", "kinds"])
                 pipe.zadd(tag + name, {meddler.id(): chance.random()})
@@ -176,8 +178,11 @@ async def test_shares_are_right_after_a_restart_of_counting(harness: StreamsHarn
     sent: list[Message] = [message(tenant=TenantId(f"t{n % 5}"), cost=1 + n % 3) for n in range(100)]
     await harness.streams.publish(sent)
     await harness.streams.claim(QUEUE, me, 20)
-    for name, field, value in (("standing", "2t1", 999), ("state", "n2", 5), ("state", "w2", 77)):
-        await harness.store.client.hset(keys.state.removesuffix("state") + name, field, value)
+    redis = harness.store.client
+    counts = await redis.hget(keys.state, "counts")
+    assert counts is not None
+    await redis.hset(keys.standing, "2t1", 999)
+    await redis.hset(keys.state, "counts", COUNTS.pack(*COUNTS.unpack(counts)[:6], 77, 5, 1, 0, 0, 0))
     for _ in range(10):
         await harness.streams.sweep([QUEUE])
     await harness.expect_shares()

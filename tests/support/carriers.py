@@ -1,5 +1,8 @@
 """The streams on a real Redis, for the contract suite; the ledger's harness stands in ``ledger_harness``."""
 
+from struct import Struct
+from typing import Final
+
 from hive.broker.port import Broker, Depth
 from hive.broker.stream_arguments import HEAD
 from hive.broker.stream_keys import keys_of
@@ -10,6 +13,9 @@ from hive.store.postgres import Database
 from hive.store.redis import RedisStore
 from hive.testing.harness import QUEUE, assert_depth
 from ledger_harness import weigh
+
+COUNTS: Final = Struct(">12d")
+"""``counts`` of a queue's state: asleep, turn, seq, then weight, number and cost of what stands, by lane."""
 
 
 class StreamsHarness:
@@ -83,7 +89,8 @@ class StreamsHarness:
         kept = {name: int(cost) for name, cost in (await redis.hgetall(keys.standing)).items()}
         assert kept == standing
         state = await redis.hgetall(keys.state)
-        assert [int(state.get(each, 0)) for each in (b"n1", b"n2", b"n3")] == counts
+        kept_counts = COUNTS.unpack(state.get(b"counts", bytes(COUNTS.size)))
+        assert [int(kept_counts[at]) for at in (4, 7, 10)] == counts
         queued = [
             b"%d" % (at + 1) + each for at in range(3) for each in await redis.zrange(keys.queued[at], 0, -1)
         ]

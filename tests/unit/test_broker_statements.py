@@ -64,7 +64,7 @@ def test_a_call_begins_with_nothing_of_the_last_one() -> None:
     begin = LUA["call"].partition("local function begin")[2]
     declared = re.compile(r"^local (?!function)([\w, ]+?)(?: = (.*))?(?: --.*)?$", re.M)
     kept = set[str]()
-    for name in ("record", "window", "hand"):
+    for name in SHARED[:-1]:
         for names, made in declared.findall(LUA[name]):
             if not made or made.startswith("{}"):
                 kept |= set(names.split(", "))

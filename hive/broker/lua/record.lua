@@ -1,4 +1,4 @@
--- What all scripts of a stream queue share, the first part; window.lua, hand.lua and call.lua follow. Together with the
+-- What all scripts of a stream queue share, the first part; state, window, hand and call follow. Together with the
 -- scripts they are one library of the server's, whose functions are made once: making them anew for each call took
 -- longer than most calls do. So what is kept up here outlives a call: call.lua sets it anew at the begin of each.
 --
@@ -17,8 +17,9 @@
 --      9    dead         stream: what was given up and waits to be written to Postgres
 --      10   wake         stream, short: an entry {w} when there is something to claim for those who found nothing, or
 --                        {o = owner, i = id, r = record} when it was given to one of them
---      11   state        hash: see `open`; `next` and `limit`: the block of fences; `paused`, `waiter`,
---                        `expired`, `audit`, `recount`
+--      11   state        hash: `slots` that live; `next` and `limit`: the block of fences; `paused`, `weighted`;
+--                        `waiter`: a process that found nothing (16 bytes), until when it waits and its lease (8 each);
+--                        `counts`: see state.lua; `expired`, `audit`, `recount`
 --      12   record       hash: id -> record, see below
 --      13   keys         hash: dedup key -> the id of its one live holder
 --      14   standing     hash: lane and tenant -> the cost of what stands in the window

@@ -1,39 +1,19 @@
 -- The windows and the lines, and what moves messages in and out of them.
 --
 -- A script calls `open`, moves messages, and calls `close` once, at its end: that removes what ended and writes what
--- changed, the last fence among it. So what was given is told to nobody before: a script that goes wrong in between
--- gives the same fence again.
+-- changed.
 --
 -- While nobody has a line, a message goes straight into the window, as long as its tenant's share has room: 2 x live
 -- slots, by weight among the tenants that stand in it. What does not fit waits in its tenant's line, and from then on
 -- everybody's does, until all lines are worked off. Claims take from the window first and then from the lines in turn
--- (`draw`, in claim.lua), straight to the consumer. That a settle moves the next one into the window was tried: adding
+-- (`draw`, in hand.lua), straight to the consumer. That a settle moves the next one into the window was tried: adding
 -- it to the stream, reading it from there and removing it again cost as much as all the rest, and gained nothing.
 --
--- Shares are measured in the mean cost of what stands, so that cheap and dear jobs fill the slots alike. What runs holds its share until it is settled; what is delayed or set aside holds none.
-local FIELDS = {'slots', 'asleep', 'paused', 'next', 'limit', 'turn', 'seq', 'weighted', 'w1', 'n1', 'c1', 'w2', 'n2', 'c2',
-  'w3', 'n3', 'c3', 'waiter'}
-local DEFAULTS = {slots = 24, asleep = 1}
+-- Shares are measured in the mean cost of what stands, so that cheap and dear jobs fill the slots alike. What runs holds
+-- its share until it is settled; what is delayed or set aside holds none.
 local W, N, C = {'w1', 'w2', 'w3'}, {'n1', 'n2', 'n3'}, {'c1', 'c2', 'c3'}
 -- What a call has read and changed, see call.lua. `standing` and `lined`: by lane and tenant.
-local was, is, standing_was, standing, weights, queued, lined, gone, forgotten, unkinds, unexpired
-
-local function open()
-  local values = call('HMGET', STATE, unpack(FIELDS))
-  for at, field in ipairs(FIELDS) do
-    local number = tonumber(values[at])
-    if not number or number ~= number or number < 0 or number > 2 ^ 53 then
-      number = DEFAULTS[field] or 0
-      was[field] = nil
-    else
-      was[field] = number
-    end
-    is[field] = number
-  end
-  is.slots = max(1, is.slots)
-  was.waiter = values[#FIELDS] or ''
-  is.waiter = was.waiter
-end
+local standing_was, standing, weights, queued, lined, gone, forgotten, unkinds, unexpired
 
 local function weight_of(tenant)
   if is.weighted == 0 then
@@ -390,13 +370,5 @@ local function close()
   end
   in_parts('HSET', STANDING, set)
   in_parts('HDEL', STANDING, unset)
-  local changed = {}
-  for _, field in ipairs(FIELDS) do
-    if is[field] ~= (was[field] or DEFAULTS[field] or 0) and field ~= 'slots' and field ~= 'weighted' then
-      changed[#changed + 1], changed[#changed + 2] = field, field == 'waiter' and is[field] or int(is[field])
-    end
-  end
-  if #changed > 0 then
-    call('HSET', STATE, unpack(changed))
-  end
+  write_state()
 end

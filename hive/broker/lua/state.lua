@@ -1,0 +1,40 @@
+-- A queue's own state: read at once by `open`, and written at the end where it changed, the last fence among it. So
+-- nothing that was given may be told to anybody before: a script that goes wrong in between gives the same fence again.
+--
+-- What changes with most calls stands in one field: to read and write each by itself took as long as all the rest.
+local TOLD = {'slots', 'paused', 'weighted', 'next', 'limit', 'waiter', 'counts'}
+local COUNTS, COUNTED = '>dddddddddddd', {'asleep', 'turn', 'seq', 'w1', 'n1', 'c1', 'w2', 'n2', 'c2', 'w3', 'n3', 'c3'}
+local was, is -- what stood there, and what is to; see call.lua
+
+local function sane(number, default)
+  return number and number >= 0 and number <= 2 ^ 53 and number or default
+end
+
+local function open()
+  local told = call('HMGET', STATE, unpack(TOLD))
+  is.slots, is.paused = max(1, sane(tonumber(told[1]), 24)), sane(tonumber(told[2]), 0)
+  is.weighted, is.next, is.limit = sane(tonumber(told[3]), 0), sane(tonumber(told[4]), 0), sane(tonumber(told[5]), 0)
+  is.waiter, is.counts = told[6] or '', told[7] or ''
+  was.next, was.waiter = is.next, is.waiter
+  local counts = #is.counts == 8 * #COUNTED and {unpack_bytes(COUNTS, is.counts)} or {1}
+  for at, name in ipairs(COUNTED) do
+    is[name] = sane(counts[at], 0)
+  end
+end
+
+local function write_state()
+  local counts = pack(COUNTS, is.asleep, is.turn, is.seq, is.w1, is.n1, is.c1, is.w2, is.n2, is.c2, is.w3, is.n3, is.c3)
+  local changed = {}
+  if counts ~= is.counts then
+    changed[1], changed[2], is.counts = 'counts', counts, counts
+  end
+  if is.next ~= was.next then
+    changed[#changed + 1], changed[#changed + 2] = 'next', int(is.next)
+  end
+  if is.waiter ~= was.waiter then
+    changed[#changed + 1], changed[#changed + 2] = 'waiter', is.waiter
+  end
+  if #changed > 0 then
+    call('HSET', STATE, unpack(changed))
+  end
+end
