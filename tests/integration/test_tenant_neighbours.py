@@ -64,10 +64,11 @@ class Floor:
         await until(lambda: self.running == [SLOTS] * len(self.rigs))
 
     async def let_go(self, count: int) -> None:
-        """End ``count`` handlers, and wait until others have taken all their slots."""
+        """End ``count`` handlers, and wait until as many others have begun in their slots."""
+        goal = len(self.began) + count
         for _ in range(count):
             self._passes.release()
-        await until(lambda: self._passes.value == 0)
+        await until(lambda: len(self.began) >= goal)
         await self.until_full()
 
 
