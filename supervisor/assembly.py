@@ -99,8 +99,6 @@ class Assembly:
         """What must run before a pool consumes and after the last one has drained."""
         found = [Service(name=f"broker.{name}", run=broker.run) for name, (broker, _) in self.brokers.items()]
         found.append(Service(name="children", run=self.fetcher.run, pulse=self.fetcher.pulse, critical=True))
-        if self.model is not None:
-            found.append(Service(name="model", run=self.model.run, ready=self.model.ready))
         found += [
             Service(name="loop", run=self.loop.run),
             Service(name="probes", run=self.files.run, pulse=self.files.pulse),
@@ -109,6 +107,12 @@ class Assembly:
             Service(name="sweeper", run=self.sweeper.run, pulse=self.sweeper.pulse, critical=True),
         ]
         return found
+
+    def models(self) -> list[Service]:
+        """The model server. Started last: jobs wait for it, and pools need not."""
+        return (
+            [] if self.model is None else [Service(name="model", run=self.model.run, ready=self.model.ready)]
+        )
 
     def pool_services(self) -> list[Service]:
         """A service for each pool."""

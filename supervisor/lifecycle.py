@@ -139,11 +139,10 @@ class _Life:
             await hive.tenants.ensure_default()
         await self._bury_the_dead(hive)
         await self._check_model(hive)
-        for service in (*hive.background(), *hive.pool_services(), *hive.leading()):
+        for service in (*hive.background(), *hive.pool_services(), *hive.leading(), *hive.models()):
             tree.add(service)
-        # What stands now stands to the end: no full collection has to walk over it again, for 50 ms each.
-        gc.collect()
-        gc.freeze()
+        gc.freeze()  # so that the first collection walks over nothing of the start; see `_announce`
+        gc.enable()
         hive.health.open()
 
     async def _bury_the_dead(self, hive: Assembly) -> None:
@@ -189,6 +188,10 @@ class _Life:
         while not hive.health.ready().ok:  # noqa: ASYNC110 - a verdict over many facts has no event
             await anyio.sleep(0.02)
         hive.files.run_once()
+        # What stands now stands to the end: no full collection has to walk over it again, for 50 ms each.
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()
         log.info("hive.ready", port=hive.http.port, process=str(hive.process))
         if demo:
             try:

@@ -117,13 +117,14 @@ async def open_stores(settings: Settings, *, events: Events, clock: Clock) -> St
 
 
 async def _bring_up_to_date(database: Database, *, allowed: bool) -> None:
-    if allowed:
-        await ensure_migrated(database.direct_dsn)
-    elif await pending(database):
+    if not await pending(database):
+        return
+    if not allowed:
         raise ConfigurationError(
             "the database's schema is behind this hive, and postgres.migrate_on_start is false",
             remedy="run `hive migrate --all-tenants`",
         )
+    await ensure_migrated(database.direct_dsn)
 
 
 async def _waiting(
