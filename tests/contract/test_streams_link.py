@@ -24,6 +24,7 @@ async def store(valkey_url: str) -> AsyncGenerator[RedisStore]:
 async def test_everybody_gets_the_answer_to_his_own_question(store: RedisStore) -> None:
     """Whoever stops waiting takes nobody else's answer, and an error is an answer."""
     link = StreamLink(store)
+    await link.call(("PING",))
     async with asyncio.TaskGroup() as group:
         asked = [group.create_task(link.call(("ECHO", str(n)))) for n in range(200)]
         wrong = group.create_task(_error_of(link.call(("ECHO",))))
