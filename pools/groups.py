@@ -42,8 +42,8 @@ log = get_logger(__name__)
 CLOSE_SECONDS = 1.0
 """How long closing waits for tasks that were cancelled and do not end."""
 TURN_SECONDS = 0.004
-"""After this long in one step of the loop a task lets others have theirs: what a hundred jobs with a task each
-take. With turns of 1 ms the batches of claims and outcomes are so small that a message costs a fifth more.
+"""After this long in one step of the loop a task lets others have theirs: what a hundred jobs with a task
+each take. With turns of 1 ms, batches of claims and outcomes get so small that a message costs a fifth more.
 """
 
 
