@@ -116,13 +116,19 @@ class Custody:
 
 
 @asynccontextmanager
-async def custody(nursery: Nursery, birth: Birth, bounds: Bounds, events: Events) -> AsyncGenerator[Custody]:
-    """A fresh child, ended when the context is left. Raises Transient when none can be started."""
-    child = await nursery.spawn(birth)
+async def custody(
+    nursery: Nursery, birth: Birth, first: bytes, bounds: Bounds, events: Events
+) -> AsyncGenerator[Custody]:
+    """A fresh child that has been sent its ``first`` frame, ended when the context is left.
+
+    Raises Transient when none can be started.
+    """
+    child = await nursery.spawn(birth, first)
     held = Custody(child, bounds)
     loop = asyncio.get_running_loop()
     started = loop.time()
     try:
+        await held.stream.send(child.unsent)
         yield held
     finally:
         try:

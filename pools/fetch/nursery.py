@@ -35,13 +35,16 @@ RESTART: Final = Backoff(first_seconds=0.05, max_seconds=5.0)
 
 
 class Child:
-    """A live child as hive sees it."""
+    """A live child as hive sees it. ``unsent``: what its socket did not take of the first frame."""
 
-    def __init__(self, pid: int, connection: socket.socket, started: float) -> None:
+    def __init__(
+        self, pid: int, connection: socket.socket, *, unsent: bytes, started: float, oom_kills: int
+    ) -> None:
         self.pid = pid
         self.connection = connection
+        self.unsent = unsent
         self.started = started
-        self.oom_kills_before = kernel_oom_kills()
+        self.oom_kills_before = oom_kills
         self.exited: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
 
     def kill(self) -> None:
@@ -88,9 +91,12 @@ class Nursery:
         """How many children live."""
         return len(self._children)
 
-    async def spawn(self, birth: Birth, *, deadline_seconds: float = ANSWER_SECONDS) -> Child:
-        """Fork a child: a session of its own, and a socket to it (non-blocking, the caller's to close).
+    async def spawn(
+        self, birth: Birth, first: bytes = b"", *, deadline_seconds: float = ANSWER_SECONDS
+    ) -> Child:
+        """A child in a session of its own, and a socket to it (non-blocking, the caller's to close).
 
+        ``first``: its first frame, which lies in its socket before it is born, so that it need not wait.
         Waits for the zygote while it is started anew. Raises Transient when there is no child after
         ``deadline_seconds``. Cancelled: the child, if it came to be, is killed.
         """
@@ -98,13 +104,13 @@ class Nursery:
             async with asyncio.timeout(deadline_seconds):
                 while True:
                     try:
-                        return await self._spawn(birth)
+                        return await self._spawn(birth, first)
                     except _ZygoteLost:
                         continue
         except TimeoutError:
             raise Transient("no child process could be started in time") from None
 
-    async def _spawn(self, birth: Birth) -> Child:
+    async def _spawn(self, birth: Birth, first: bytes) -> Child:
         self._watch()
         while self._down:
             await self._up.wait()
@@ -116,7 +122,9 @@ class Nursery:
         self._births[number] = born
         try:
             with theirs:
+                unsent = first[ours.send(first) :] if first else b""
                 self._send(birth_message(number, birth), theirs.fileno())
+            oom_kills = kernel_oom_kills()  # while the zygote is at work
             pid = await born
         except BaseException:
             # Cancelled, refused, or the zygote is gone. A child that comes all the same is killed by
@@ -127,7 +135,7 @@ class Nursery:
             raise
         finally:
             self._births.pop(number, None)
-        child = Child(pid, ours, self._clock.monotonic())
+        child = Child(pid, ours, unsent=unsent, started=self._clock.monotonic(), oom_kills=oom_kills)
         self._children[number] = child
         return child
 

@@ -85,8 +85,8 @@ class FetchChildren:
             stall_seconds=limits.stall_seconds,
             wall_seconds=limits.wall_seconds,
         )
-        async with custody(self._nursery, birth, bounds, self._events) as held:
-            await held.stream.send(request_frame(request, self._extra_connectors.get(request.kind)))
+        first = request_frame(request, self._extra_connectors.get(request.kind))
+        async with custody(self._nursery, birth, first, bounds, self._events) as held:
             yield Session(held)
 
     async def run_task(self, call: ChildCall, *, hard_seconds: float | None) -> None:

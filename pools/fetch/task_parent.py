@@ -21,8 +21,8 @@ async def run_in_child(nursery: Nursery, events: Events, call: ChildCall, hard_s
     Raises Transient when no child can be started now.
     """
     bounds = Bounds(memory_bytes=None, stall_seconds=None, wall_seconds=hard_seconds)
-    async with custody(nursery, Birth(role="task"), bounds, events) as held:
-        await held.stream.send(pack(Kind.CALL, asdict(call)))
+    first = pack(Kind.CALL, asdict(call))
+    async with custody(nursery, Birth(role="task"), first, bounds, events) as held:
         kind, payload = await held.next()
         if kind is Kind.RETURNED:
             held.finished = True

@@ -287,6 +287,12 @@ async def test_a_cancelled_read_loses_nothing() -> None:
         assert seen == 40
 
 
+async def test_a_request_larger_than_its_socket_arrives_whole() -> None:
+    async with warm() as hive:
+        frames = await hive.frames(["documents", 1], checkpoint={"page": "x" * (4 * MIB)})
+    assert isinstance(frames[-1], FetchDone)
+
+
 async def test_a_hundred_children_leave_nothing_behind() -> None:
     async with warm() as hive:
         await hive.frames(["documents", 1])
