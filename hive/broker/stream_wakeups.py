@@ -8,8 +8,7 @@ change after the one it saw last, so that none is lost between two reads and eve
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import anyio
 import hiredis
@@ -31,8 +30,7 @@ BLOCK_SECONDS: Final = 1.9
 AGAIN_SECONDS: Final = 0.001  # what was woken runs first: it may be what somebody waits for
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Push:
+class Push(NamedTuple):
     """A message that came with a wake-up: already claimed for us. ``read_at`` is the loop's time."""
 
     id: bytes
@@ -130,7 +128,7 @@ class StreamWakeups(Wakeups):
         if owner is not None:
             if owner not in self._owners or b"i" not in fields or b"r" not in fields:
                 return
-            push = Push(id=fields[b"i"], record=fields[b"r"], read_at=anyio.current_time())
+            push = Push(fields[b"i"], fields[b"r"], asyncio.get_running_loop().time())
             self._pushed.setdefault((queue, owner), []).append(push)
         self.wake(queue)
 

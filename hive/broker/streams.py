@@ -10,7 +10,7 @@ import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 import anyio
@@ -190,13 +190,11 @@ class Streams(StreamOperations):
 
     async def _pushed(self, keys: QueueKeys, owner: ProcessId, pushed: Sequence[Push]) -> list[Delivery]:
         """The messages that came with a wake-up. Their leases began then: an older one is renewed first."""
-        answer: list[Any] = [1, 0, -1]
-        for each in pushed:
-            answer += (each.id, each.record)
+        answer = [1, 0, -1, *(part for each in pushed for part in (each.id, each.record))]
         deliveries, unreadable = deliveries_of(answer, keys.queue, owner)
         if unreadable:
             await self._give_up(keys, unreadable)
-        if anyio.current_time() - min(each.read_at for each in pushed) > FRESH_SECONDS:
+        if asyncio.get_running_loop().time() - pushed[0].read_at > FRESH_SECONDS:
             lost = await self.renew(deliveries)
             deliveries = [each for each in deliveries if each not in lost]
         return deliveries
