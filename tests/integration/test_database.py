@@ -3,7 +3,8 @@
 import asyncio
 import random
 import uuid
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from datetime import UTC, datetime
 
 import asyncpg
@@ -13,6 +14,7 @@ from hive.errors import StoreDown
 from hive.events import Events, StoreChanged
 from hive.ids import TenantId
 from hive.settings import Postgres
+from hive.store.connection import Connection
 from hive.store.postgres import Database
 from hive.store.tenants import Tenants
 from hive.testing.manual_clock import ManualClock
@@ -56,6 +58,45 @@ async def test_nothing_of_a_tenant_is_left_on_the_connection(postgres_dsn: str) 
     async with database.transaction() as connection:
         assert await connection.fetchval("show search_path") == "hive, hive_ext"
     await database.close()
+
+
+async def test_only_single_statements_keep_one_plan(postgres_dsn: str) -> None:
+    """Whatever the connection was borrowed for before, and however that ended."""
+    modes = "select current_setting('plan_cache_mode'), current_setting('enable_seqscan')"
+    database = await Database.open(postgres_dsn, settings=Postgres(pool_size=1))
+    ways: dict[str, Callable[[], AbstractAsyncContextManager[Connection]]] = {
+        "statements": database.statements,
+        "acquire": database.acquire,
+        "transaction": database.transaction,
+    }
+    for before, borrowed in ways.items():
+        for failing in (False, True):
+            for now, borrow in ways.items():
+                with pytest.raises(ZeroDivisionError) if failing else nullcontext():
+                    async with borrowed():
+                        if failing:
+                            raise ZeroDivisionError
+                async with borrow() as connection:
+                    row = await connection.fetchrow(modes)
+                assert row is not None
+                expected = ("force_generic_plan", "off") if now == "statements" else ("auto", "on")
+                assert tuple(row.values()) == expected, (before, failing, now)
+    await database.close()
+
+
+async def test_single_statements_that_fail_leave_nothing_behind(postgres_dsn: str) -> None:
+    database = await Database.open(postgres_dsn, settings=Postgres(pool_size=1))
+    with pytest.raises(ZeroDivisionError):
+        await _fail_after_a_setting(database)
+    async with database.statements() as connection:
+        assert await connection.fetchval("show search_path") == "hive, hive_ext"
+    await database.close()
+
+
+async def _fail_after_a_setting(database: Database) -> None:
+    async with database.statements() as connection:
+        await connection.execute("set search_path = pg_catalog")
+        raise ZeroDivisionError
 
 
 async def test_cancellation_never_leaks_a_tenant(postgres_dsn: str) -> None:
