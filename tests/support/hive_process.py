@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hive.embedded.folder import StoreFolder
+
 HIVE = Path(sys.executable).parent / "hive"
 CRADLE = Path(__file__).with_name("cradle.py")
 START_SECONDS = 90.0
@@ -134,16 +136,20 @@ class HiveProcess:
 
     def end(self) -> None:
         """However it stands, end it: for fixtures."""
-        if self._cradle is None:
-            return
+        if self._cradle is not None:
+            self._end(self._cradle)
+            self._cradle = None
+        for store in ("postgres", "valkey"):  # a killed hive leaves them, for its next start
+            StoreFolder(self.state, store).remove_socket_folder()
+
+    def _end(self, cradle: "subprocess.Popen[bytes]") -> None:
         if self.exit_code() is None and self._lines():
             self.send(signal.SIGKILL)
         try:
-            self._cradle.wait(15)
+            cradle.wait(15)
         except subprocess.TimeoutExpired:
-            os.killpg(self._cradle.pid, signal.SIGKILL)
-            self._cradle.wait()
-        self._cradle = None
+            os.killpg(cradle.pid, signal.SIGKILL)
+            cradle.wait()
 
     def log_text(self) -> str:
         return self.log_path.read_text("utf-8", "replace") if self.log_path.exists() else ""
