@@ -50,6 +50,11 @@ each take. With turns of 1 ms, batches of claims and outcomes get so small that 
 class Backlog(Protocol):
     """Where the one task that goes on with a queue's runs finds the next: ``Intake``."""
 
+    @property
+    def due(self) -> bool:
+        """Whether the loop should have a turn now, for a claim."""
+        ...
+
     def following(self) -> Run | None:
         """The next run, with a slot; None when there is none, or the slot is somebody else's turn."""
         ...
@@ -185,7 +190,7 @@ class Groups:
                     self._prompt.add(run.delivery.task)
                 if backlog is None:
                     return
-                if run.ended_at is None or run.ended_at - began >= TURN_SECONDS:
+                if backlog.due or run.ended_at is None or run.ended_at - began >= TURN_SECONDS:
                     await asyncio.sleep(0)
                     began = self._clock.monotonic()
                 run = backlog.following()

@@ -127,6 +127,11 @@ class Intake:
         self._hand_back_all()
         self._wake()
 
+    @property
+    def due(self) -> bool:
+        """Whether a claim waits only for its turn of the loop: it should be under way while the rest runs."""
+        return self._waits_for_room and self._room.is_set()
+
     def following(self) -> Run | None:
         """The next of the backlog, with a slot. None: there is none, or the slot is another's turn."""
         if not self._backlog:

@@ -12,6 +12,7 @@ import anyio.lowlevel
 import pytest
 import structlog
 
+from hive.broker.port import Delivery
 from hive.context import Context
 from hive.errors import Transient
 from hive.ids import QueueName
@@ -254,6 +255,25 @@ async def test_the_loop_has_its_turns_while_runs_follow_each_other():
         group.cancel_scope.cancel()
     runs = max(len(part.split()) for part in " ".join(marks).split("turn"))
     assert runs <= 2, "the others' turn comes in time"
+
+
+async def test_the_next_claim_is_under_way_while_the_rest_of_the_last_one_runs():
+    rig = Rig(slots=2, prefetch=40, clock=ManualClock())  # no turn ends because of the time
+    left: list[int] = []
+    claim = rig.memory.claim
+
+    async def watched(queue: QueueName, owner: Any, limit: int) -> list[Delivery]:
+        left.append(rig.pool._intakes[WORK].waiting)
+        return await claim(queue, owner, limit)
+
+    async def handler(context: Context, n: int) -> None: ...
+
+    rig.memory.claim = watched  # type: ignore[method-assign]
+    declared = declare(rig, handler)
+    async with warm(rig, declared, n=0):
+        left.clear()
+        await run_all(rig, declared, range(400))
+    assert left.count(20) >= 5, "half of it is left each time"
 
 
 async def test_a_pool_that_stops_amid_runs_that_follow_each_other_hands_back_the_rest():
