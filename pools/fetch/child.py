@@ -6,6 +6,7 @@ The zygote forks it and calls ``main``. It holds its connector's credential and 
 import asyncio
 import importlib
 import os
+import signal
 import socket
 from collections.abc import Iterator
 from typing import Final, cast
@@ -19,8 +20,8 @@ from hive.ingest.connectors.port import Connector
 from hive.ingest.fetching import FetchFailed, FetchRequest
 from pools.fetch.birth import Birth
 from pools.fetch.channel import Channel
-from pools.fetch.coding import frames_of, read_request
-from pools.fetch.confinement import confine
+from pools.fetch.coding import frames_of, read_request, request_frame
+from pools.fetch.confinement import confine, rehearse_confinement
 from pools.fetch.crawl import Crawl, summary_of
 from pools.fetch.exits import OUT_OF_MEMORY_STATUS
 from pools.fetch.first_frame import expect, first_frame, quiet_standard_streams
@@ -58,14 +59,57 @@ def main(connection: socket.socket, birth: Birth, zygote: int) -> int:
     return 0
 
 
-async def _run(
+def rehearse() -> None:
+    """Go once through what comes before a connector's first item: a failed crawl of no folder, for nobody.
+
+    A forked process copies a page when it first writes to it. A spare child does it here, while it waits.
+    """
+    unpacker = Unpacker()
+    unpacker.feed(request_frame(_REHEARSAL, None))
+    framed = unpacker.next()
+    assert framed is not None
+    request, extra = read_request(expect(framed, Kind.REQUEST))
+    source, config = _connector(request, extra)
+    rehearse_confinement()
+    ours, theirs = socket.socketpair()
+    handler = signal.getsignal(signal.SIGTERM)
+    loop = asyncio.new_event_loop()
+    try:
+        loop.run_until_complete(_crawl(request, source, config, ours, unpacker))
+    finally:
+        loop.close()
+        signal.signal(signal.SIGTERM, handler)  # the channel had taken it
+        ours.close()
+        theirs.close()
+
+
+_REHEARSAL: Final = FetchRequest(
+    kind="files",
+    config={"path": "/nonexistent", "roots": ["/nonexistent"]},
+    credential=None,
+    checkpoint=None,
+    batch_documents=1,
+    batch_bytes=1024,
+    max_document_bytes=1024,
+    chunk_characters=1200,
+    chunk_overlap_characters=0,
+)
+
+
+async def _crawl(
     request: FetchRequest, source: Connector, config: BaseModel, connection: socket.socket, unpacker: Unpacker
 ) -> None:
     channel = Channel(connection, unpacker)
     channel.open()
     items = source.items(config, request.credential, request.checkpoint, channel.known)
+    await Crawl(request, channel).run(items)
+
+
+async def _run(
+    request: FetchRequest, source: Connector, config: BaseModel, connection: socket.socket, unpacker: Unpacker
+) -> None:
     try:
-        await Crawl(request, channel).run(items)
+        await _crawl(request, source, config, connection, unpacker)
     except MemoryError:
         os._exit(OUT_OF_MEMORY_STATUS)  # nothing here is to be trusted any more, the clean-up included
     # Everything is said. Threads of the connector that hang, open connections: none of it is worth waiting

@@ -75,6 +75,13 @@ def confine(
     die_with_parent(zygote)
 
 
+def rehearse_confinement() -> None:
+    """Make the layers, and let go of them: see ``child.rehearse``."""
+    if version := _landlock_version():
+        os.close(_outer_layer(version, ("/nonexistent",)))
+        os.close(_inner_layer((), (*_libraries(), *_SYSTEM)))
+
+
 def _libraries() -> tuple[str, ...]:
     """Where Python and its packages stand."""
     entries = {sys.prefix, sys.base_prefix, *(entry for entry in sys.path if entry)}

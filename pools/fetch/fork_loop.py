@@ -60,7 +60,7 @@ class ForkLoop:
                 if not ready and self._fork_ahead:
                     self._fork_ahead = False
                     with suppress(OSError):  # whoever asks next will hear of it
-                        self._spare = self._fork()
+                        self._spare = self._fork(ahead=True)
                 if self._wake_reader in ready:
                     with suppress(BlockingIOError):
                         os.read(self._wake_reader, 4096)
@@ -109,13 +109,13 @@ class ForkLoop:
         """Make the spare, or else a new child, what ``packet`` says; its process id. Raises OSError."""
         spare, self._spare = self._spare, None
         if spare is None or not spare.hand_over(packet, descriptor):
-            spare = self._fork()
+            spare = self._fork(ahead=False)
             if not spare.hand_over(packet, descriptor):
                 raise ChildProcessError(errno.ECHILD, "it ended before it began")
         return spare.pid
 
-    def _fork(self) -> Spare:
-        spare = Spare.fork((self._control,))
+    def _fork(self, *, ahead: bool) -> Spare:
+        spare = Spare.fork((self._control,), ahead=ahead)
         self._children[spare.pid] = None
         return spare
 

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 
 from fetch_harness import Hive, alive, children_of, descriptors, idle, running, spare_of, until
 from hive.ingest.fetching import FetchDone
@@ -68,3 +70,20 @@ async def test_it_holds_nothing_of_the_zygotes() -> None:
         kinds = descriptors(await spare(hive))
     assert not kinds or len(kinds) == 4  # the standard streams and its wire
     assert not kinds or sum(kind.startswith("socket:") for kind in kinds) == 1
+
+
+def test_a_rehearsal_leaves_nothing_behind() -> None:
+    """In a process of its own: what it fails at, it would hide."""
+    program = (
+        "import os, signal\n"
+        "from pools.fetch import child\n"
+        "signal.signal(signal.SIGTERM, handler := lambda *_: None)\n"
+        "before = sorted(os.listdir('/proc/self/fd')), len(os.listdir('/proc/self/task'))\n"
+        "child.rehearse()\n"
+        "assert (sorted(os.listdir('/proc/self/fd')), len(os.listdir('/proc/self/task'))) == before\n"
+        "assert signal.getsignal(signal.SIGTERM) is handler\n"
+        "open('/dev/null', 'w').close()  # nothing is confined yet\n"
+        "print('well')\n"
+    )
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert (said.stdout, said.stderr) == ("well\n", "")
