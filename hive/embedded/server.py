@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
-import structlog
-
 from hive.embedded.folder import StoreFolder
 from hive.embedded.privileges import Identity, server_identity
 from hive.embedded.process import ServerProcess
 from hive.errors import StoreDown, StoresMissing
+from hive.logger import get_logger
 from hive.settings import Embedded
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class EmbeddedServer(ABC):
