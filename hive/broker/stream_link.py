@@ -33,15 +33,15 @@ class StreamLink:
         A connection that was closed is noticed by its use at the latest; then it is tried on a fresh one.
         """
         packed = hiredis.pack_command(command)  # pyright: ignore[reportArgumentType]
-        line = self._line
-        if line is not None and not line.connection.closed:
-            try:
-                return await line.ask(packed)
-            except Disconnected:
-                pass
-        return await (await self._opened()).ask(packed)
+        try:
+            return await (await self._opened()).ask(packed)
+        except Disconnected:
+            return await (await self._opened()).ask(packed)
 
     async def _opened(self) -> "_Line":
+        line = self._line
+        if line is not None and not line.connection.closed:
+            return line
         async with asyncio.timeout(self._store.call_seconds), self._opening:
             line = self._line
             if line is None or line.connection.closed:

@@ -99,7 +99,7 @@ class StreamUpkeep:
         """Enter the queue in the set of all queues, once."""
         if queue not in self._known:
             with self._store.translating("naming a queue"):
-                await self._store.client.execute_command("SADD", QUEUES, queue)
+                await self._scripts.link.call(("SADD", QUEUES, queue))
             self._known.add(queue)
 
     async def _all_queues(self) -> list[QueueName]:

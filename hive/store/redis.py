@@ -143,6 +143,9 @@ class RedisStore:
             ) from None
         try:
             await store.ping()
+            with store.translating("answering a ping"):
+                # Its first user need not wait for a connection: that takes longer than ten calls.
+                await cast(Awaitable[Any], store.kept.ping())
         except exceptions.AuthenticationError:
             await store.close()
             raise ConfigurationError(

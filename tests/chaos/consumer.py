@@ -247,7 +247,10 @@ class Consumer:
         if self._redis is not None:
             pool = self._redis.client.connection_pool
             kept = self._redis.kept.connection_pool
-            held = [*pool._available_connections, *pool._in_use_connections, *kept._in_use_connections]
+            held = [
+                *(*pool._available_connections, *pool._in_use_connections),
+                *(*kept._available_connections, *kept._in_use_connections),
+            ]
             facts["redis"] = {
                 "open": sum(each.is_connected for each in held) + listening,
                 "borrowed": len(pool._in_use_connections),

@@ -75,10 +75,10 @@ async def test_a_closed_connection_is_made_again(store: RedisStore) -> None:
 async def test_it_closes_with_the_store(store: RedisStore, valkey_url: str) -> None:
     another = await RedisStore.open(valkey_url, Redis())
     await StreamLink(another).call(("PING",))
-    assert await _connections(store) == 3
+    assert await _connections(store) == 4
     await another.close()
     with anyio.fail_after(5):
-        while await _connections(store) > 1:
+        while await _connections(store) > 2:
             await asyncio.sleep(0.01)
 
 
