@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
@@ -166,31 +167,73 @@ async def test_two_hives_at_once_take_turns(empty_postgres_dsn: str) -> None:
     await database.close()
 
 
-async def test_a_later_revision_reaches_old_tenants_and_new_ones(
-    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    grown = tmp_path / "migrations"
-    shutil.copytree(schema.MIGRATIONS, grown, ignore=shutil.ignore_patterns("__pycache__"))
-    (grown / "tenant" / "0002_colour.sql").write_text("alter table connector add colour text;\nselect 1;\n")
-    (grown / "tenant" / "versions" / "0002_colour.py").write_text(
-        "from hive.store.migrations.environment import run_sql\n"
-        "revision = '0002'\ndown_revision = '0001'\ndef upgrade() -> None:\n    run_sql(__file__)\n"
-    )
-    monkeypatch.setattr(schema, "MIGRATIONS", grown)
-    monkeypatch.setattr(migration_worker, "MIGRATIONS", grown)
+@pytest.fixture
+def own_revisions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A copy of the revisions, which the test changes; `schema.revisions.cache_clear()` reads them again."""
+    copy = tmp_path / "migrations"
+    shutil.copytree(schema.MIGRATIONS, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(schema, "MIGRATIONS", copy)
+    monkeypatch.setattr(migration_worker, "MIGRATIONS", copy)
     schema.revisions.cache_clear()
-    try:
-        behind = await migration.pending(database)
-        assert behind.tenants == {"public": "0001"}
-        assert not behind.shared
-        assert await asyncio.to_thread(
-            lambda: asyncio.run(migration_worker.upgrade(database.dsn, "tenant", "tenant_public"))
-        )
-        await Tenants(database).create("new")
-        assert not await migration.pending(database)
-        assert tables(database.dsn, "tenant_new") == tables(database.dsn, "tenant_public")
-    finally:
-        schema.revisions.cache_clear()
+    yield copy
+    monkeypatch.undo()
+    schema.revisions.cache_clear()
+
+
+async def upgrade(dsn: str, name: schema.SetName, of: str) -> bool:
+    """In a thread, since Alembic runs a loop of its own."""
+    return await asyncio.to_thread(lambda: asyncio.run(migration_worker.upgrade(dsn, name, of)))
+
+
+async def test_a_later_revision_reaches_old_tenants_and_new_ones(
+    database: Database, own_revisions: Path
+) -> None:
+    now = schema.head("tenant")
+    later = f"{int(now) + 1:04}"
+    (own_revisions / "tenant" / f"{later}_colour.sql").write_text(
+        "alter table connector add colour text;\nselect 1;\n"
+    )
+    (own_revisions / "tenant" / "versions" / f"{later}_colour.py").write_text(
+        "from hive.store.migrations.environment import run_sql\n"
+        f"revision = '{later}'\ndown_revision = '{now}'\ndef upgrade() -> None:\n    run_sql(__file__)\n"
+    )
+    schema.revisions.cache_clear()
+    behind = await migration.pending(database)
+    assert behind.tenants == {"public": now}
+    assert not behind.shared
+    assert await upgrade(database.dsn, "tenant", "tenant_public")
+    await Tenants(database).create("new")
+    assert not await migration.pending(database)
+    assert tables(database.dsn, "tenant_new") == tables(database.dsn, "tenant_public")
+
+
+async def test_the_oldest_database_becomes_what_a_new_one_is(
+    database: Database, empty_postgres_dsn: str, own_revisions: Path
+) -> None:
+    kept = [
+        (path, path.read_bytes())
+        for path in own_revisions.rglob("*")
+        if re.match(r"(?!0001)\d{4}_", path.name)
+    ]
+    assert kept
+    for path, _ in kept:
+        path.unlink()
+    schema.revisions.cache_clear()
+    await migration.ensure_migrated(empty_postgres_dsn)
+    old = await Database.open(empty_postgres_dsn, settings=Postgres(pool_size=2))
+    await Tenants(old).create("public")
+    for path, content in kept:
+        path.write_bytes(content)
+    schema.revisions.cache_clear()
+    behind = await migration.pending(old)
+    assert behind.shared and behind.tenants == {"public": "0001"}
+    assert await upgrade(old.dsn, "shared", "hive")
+    assert await upgrade(old.dsn, "tenant", "tenant_public")
+    assert not await migration.pending(old)
+    assert await Tenants(old).active() == {"public": True}
+    await old.close()
+    for name in ("hive", "tenant_public"):
+        assert tables(old.dsn, name) == tables(database.dsn, name)
 
 
 async def test_the_selection_is_kept_to(database: Database) -> None:

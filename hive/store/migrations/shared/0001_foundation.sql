@@ -9,21 +9,8 @@ create table hive.tenant (
     weight       integer not null default 1 check (weight between 1 and 1000),
     state        text not null default 'active' check (state in ('active', 'suspended', 'deleting')),
     timezone     text not null default 'UTC',
-    working      boolean not null default true,     -- false: periodic tasks find nothing to do for it, see tenant_works()
     created_at   timestamptz not null default now()
 );
-
--- A trigger of tenants' tables: what changed may be work for periodic tasks. The row is locked before it is looked at,
--- so that whoever takes the mark away (hive.ingest.rest) either sees the change or comes before it.
-create function hive.tenant_works() returns trigger language plpgsql as $$
-begin
-    perform from hive.tenant where schema_name = tg_table_schema for no key update;
-    update hive.tenant set working = true where schema_name = tg_table_schema and not working;
-    if found then
-        perform pg_notify('hive_tenants', '');
-    end if;
-    return null;
-end $$;
 
 -- One row for each boot of each hive. `instance` is the locked state folder's own id: a new boot of the same
 -- instance proves that every earlier boot of it is dead.
@@ -91,8 +78,7 @@ create table hive.job (
         check ((state in ('completed', 'failed', 'cancelled')) = (finished_at is not null)),
     constraint failed_has_cause check (state <> 'failed' or (error_kind is not null and error_summary is not null))
 ) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 5000,
-        autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0.02,
-        vacuum_truncate = off);  -- truncating locks everybody out, for pages that are soon needed again
+        autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0.02);
 
 -- Columns that change at every renewal (lease_until, fence, stage, done) stand in no index.
 -- One line for each queue, lane and tenant ('' is system work), walked in its order. The state stands in front of

@@ -25,8 +25,6 @@ create table connector_credential_pair (
     run_requested_at timestamptz,                   -- somebody asked for a run now
     created_at       timestamptz not null default now()
 );
-create trigger works after insert or update on connector_credential_pair
-    for each statement execute function hive.tenant_works();
 
 create table search_settings (
     id           bigint generated always as identity primary key,
@@ -65,7 +63,6 @@ create table index_attempt (
 create unique index index_attempt_active on index_attempt (pair, search_settings)
     where status in ('not_started', 'in_progress') and kind = 'full';
 create index index_attempt_newest on index_attempt (pair, id desc);
-create trigger works after insert on index_attempt for each statement execute function hive.tenant_works();
 
 -- 16 documents or so, parsed and split, stored until one job has embedded and indexed them. Counts are derived from here.
 create table index_batch (
