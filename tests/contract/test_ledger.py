@@ -10,7 +10,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from hive.broker.port import Lane, Settlement, Verdict
 from hive.ids import ProcessId, QueueName, TenantId, new_process_id
-from hive.outcomes import Completed, ErrorKind, ErrorRecord, ExitDetail, Failed, Released, Retrying
+from hive.outcomes import Completed, ErrorKind, ErrorRecord, ExitDetail, Failed, Outcome, Released, Retrying
 from hive.settings import Postgres
 from hive.states import JobState
 from hive.store.postgres import Database
@@ -252,6 +252,26 @@ class TestLedgerAlone:
                 await harness.ledger.wait(QueueName("later"), 0.01)
                 await peer.publish([message(queue="later")])
                 await harness.ledger.wait(QueueName("later"), 10)
+            group.cancel_scope.cancel()
+
+    @pytest.mark.parametrize(
+        "outcome",
+        [Completed(), Released(), Retrying(error=ERROR, delay_seconds=60)],
+        ids=lambda each: type(each).__name__,
+    )
+    async def test_who_gives_a_resource_back_wakes_the_next(
+        self, harness: LedgerHarness, outcome: Outcome
+    ) -> None:
+        heard: list[str] = []
+        await harness.ledger.publish([message(resource="r"), message(resource="r")])
+        (first,) = await harness.ledger.claim(QUEUE, self.me, 2)
+        async with anyio.create_task_group() as group:
+            group.start_soon(harness.database.listen, [f"hive_queue_{QUEUE}"], heard.append)
+            await until(lambda: len(heard) == 1)  # said once when it begins to listen
+            assert await harness.ledger.settle([Settlement(delivery=first, outcome=outcome)]) == [
+                Verdict.ACCEPTED
+            ]
+            await until(lambda: len(heard) == 2)
             group.cancel_scope.cancel()
 
     async def test_the_listener_outlives_its_connection(self, harness: LedgerHarness) -> None:

@@ -23,9 +23,11 @@ with held as materialized (
         select held.id from held join unnest($1::uuid[], $2::bigint[]) as asked(id, fence) using (id, fence)
         where held.state = 'running' and held.owner = $3
     ))
-    returning job.id, job.fence, job.state, job.queue
+    returning job.id, job.fence, job.state, job.queue, job.resource
 ), woken as (
-    select pg_notify('hive_queue_' || queue, '') from (select distinct queue from moved where state = 'pending') as woken
+    -- Who gives a resource back lets the next one have it.
+    select pg_notify('hive_queue_' || queue, '')
+    from (select distinct queue from moved where state = 'pending' or resource is not null) as woken
 )
 select id, fence, case state when 'pending' then 'rerun' else 'accepted' end as verdict, (select count(*) from woken)
 from moved;
@@ -45,7 +47,7 @@ with asked as (
     )
 ), held as materialized (
     -- The state is looked at below: asked for here, the planner walks all that runs instead of the keys.
-    select id, fence, owner, state, queue, attempt, max_attempts, child_crashes, rerun, started, started_at,
+    select id, fence, owner, state, queue, resource, attempt, max_attempts, child_crashes, rerun, started, started_at,
         cancel_requested_at is not null as to_be_cancelled
     from hive.job
     where id = any($1::uuid[])
@@ -127,7 +129,7 @@ with asked as (
     on conflict do nothing
 ), woken as (
     select pg_notify('hive_queue_' || queue, '')
-    from (select distinct queue from decided where next = 'pending') as woken
+    from (select distinct queue from decided where next = 'pending' or resource is not null) as woken
 )
 select id, fence, (select count(*) from woken),
     case
