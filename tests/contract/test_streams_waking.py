@@ -13,11 +13,13 @@ import pytest
 from carriers import StreamsHarness
 from hive.broker.port import Delivery, Settlement, Verdict
 from hive.broker.stream_keys import keys_of
+from hive.broker.stream_scripts import StreamScripts
+from hive.broker.streams import Streams
 from hive.embedded import EmbeddedValkey
 from hive.errors import StoreDown
 from hive.ids import new_process_id
 from hive.outcomes import Completed
-from hive.settings import Embedded, Redis
+from hive.settings import Crashes, Embedded, Redis
 from hive.store.postgres import Database
 from hive.store.redis import RedisStore
 from hive.testing.harness import QUEUE, message
@@ -142,6 +144,24 @@ class TestWaking:
                 await harness.streams.publish([message()])
                 await harness.expect_depth(waiting=1, delayed=0, running=0)
             group.cancel_scope.cancel()
+
+    @pytest.mark.parametrize("how", ["unreadable", "poison"])
+    async def test_who_gives_a_resource_back_wakes_the_next(self, harness: StreamsHarness, how: str) -> None:
+        """Also one that is given up: those who found the next one blocked hear of it from nobody else."""
+        keys, redis = keys_of(QUEUE), harness.store.client
+        streams = Streams(harness.store, harness.database, crashes=Crashes(hive_limit=1))
+        await streams.publish([message(resource="r"), message(resource="r")])
+        (first,) = await streams.claim(QUEUE, self.me, 2)
+        assert await streams.claim(QUEUE, new_process_id(), 1) == []
+        before = await redis.xlen(keys.wake)
+        if how == "unreadable":
+            mark = (first.id.bytes, first.fence.to_bytes(8, "big"), "it was not readable")
+            await StreamScripts(harness.store).reject(keys, mark)
+        else:
+            await streams.mark_started([first])
+            assert await streams.owner_died(self.me) == 1
+        assert await redis.xlen(keys.wake) == before + 1
+        assert len(await streams.claim(QUEUE, new_process_id(), 1)) == 1
 
     async def test_a_killed_connection_is_made_again(self, harness: StreamsHarness) -> None:
         peer = await harness.peer()

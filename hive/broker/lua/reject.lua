@@ -2,7 +2,7 @@
 -- KEYS    the queue, see record.lua
 -- ARGV    for each delivery three: id, fence (8 bytes), what is wrong with it
 -- RETURNS nothing; the dead letters want to be written
-local now = now_ms()
+local now, came = now_ms(), false
 open()
 for at = 1, #ARGV, 3 do
   local id = ARGV[at]
@@ -14,7 +14,10 @@ for at = 1, #ARGV, 3 do
     drop_entry(r.lane, r.entry)
     leave(r.lane, r.tenant, 1, r.cost)
     forget(id, r)
-    release(r.resource, id)
+    came = release(r.resource, id) or came
   end
+end
+if came then
+  wake()
 end
 close()

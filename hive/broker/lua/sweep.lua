@@ -8,6 +8,7 @@
 local limit, hive_limit, dead_owner, dead_name, idle = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
 local now = now_ms()
 local due, wrong, brought_back, given_up = 0, 0, 0, 0
+local came = false -- one that waited for a resource may run
 local RECOUNTED, LOOKED_AT = 20000, 300
 
 -- What stands, counted anew: what waits in the windows, and what runs. More than that is not counted in one go.
@@ -90,7 +91,7 @@ local function bring_back(id, r, wire)
     line_up(id, r)
     call('HSET', RECORD, id, pack_record(r, wire))
   end
-  release(r.resource, id)
+  came = release(r.resource, id) or came
 end
 
 -- Whether a message is where its record says.
@@ -169,7 +170,7 @@ local function audit()
     elseif phase == 5 then
       local r = parse(call('HGET', RECORD, seen[at + 1]))
       if not r or r.state ~= 'r' or r.resource ~= name then
-        release(name, seen[at + 1])
+        came = release(name, seen[at + 1]) or came
       end
     end
   end
@@ -217,7 +218,7 @@ for _, id in ipairs(lost) do
     end
   end
 end
-if brought_back > given_up then
+if brought_back > given_up or came then
   wake()
 end
 if dead_owner == '' then
@@ -237,7 +238,7 @@ if dead_owner == '' then
   gone, unkinds, unexpired, forgotten = {{}, {}, {}}, {}, {}, {}
   open()
   audit()
-  if wrong > 0 then
+  if wrong > 0 or came then
     wake()
   end
 end
