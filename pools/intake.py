@@ -187,10 +187,12 @@ class Intake:
             self._claimed_at = self._clock.monotonic()
             self._hands.answered()
             self._keep(deliveries, began)
+            mine, held = held, 0
             if self.stopped:
                 self._hand_back_all()
-            mine, held = held, 0
             await self._begin(mine)
+            if not self._slots.total:
+                self._hand_back_all()  # resized to nothing meanwhile: no slot will ever come for the rest
         except StoreDown as error:
             self._hands.unanswered("claiming", error)
             return None

@@ -681,6 +681,32 @@ async def test_a_claim_under_way_when_intake_stops_is_handed_back():
     assert gate.entered == 0
 
 
+async def test_a_claim_under_way_when_the_last_slot_goes_keeps_nothing():
+    rig = Rig(slots=1, prefetch=3)
+    gate = Gate()
+    gate.open.set()
+    declared = declare(rig, gate.__call__, name="gate")
+    claim = rig.memory.claim
+    asked, answer = asyncio.Event(), asyncio.Event()
+
+    async def slow(queue: QueueName, owner: Any, limit: int) -> list[Delivery]:
+        claimed = await claim(queue, owner, limit)
+        if claimed:
+            asked.set()
+            await answer.wait()
+        return claimed
+
+    rig.memory.claim = slow  # type: ignore[method-assign]
+    async with rig.serving() as pool:
+        await rig.send(declared, 4)
+        await asked.wait()
+        pool.resize(0)
+        answer.set()
+        await until(lambda: rig.count("completed") == 1)
+        await until(lambda: not pool.running(), what="who has no slots holds nothing back from others")
+        assert (await rig.memory.depth(WORK)).waiting == 3
+
+
 async def test_a_drain_while_the_store_is_away_is_bounded(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("pools.pool.FLUSH_SECONDS", 0.3)
     rig = Rig(slots=1, prefetch=0)
