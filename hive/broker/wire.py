@@ -59,10 +59,19 @@ class Unparsable(HiveError):
 def encode(message: Message) -> bytes:
     """``message`` on the wire; raises InvalidInput naming the field that does not fit."""
     shape = _shape(message)
-    rest = _written.get(shape)
+    # By their types as well: 5.0 and 5 are the same to a cache, and not to who reads the message.
+    exact = (
+        type(message.cost) is int
+        and type(message.max_attempts) is int
+        and message.delay_seconds is not True
+        and message.expires_seconds is not True
+    )
+    rest = _written.get(shape) if exact else None
     if rest is None:
         rest = _dump("message", _fields(message))[1:]
-        if message.key is None:  # keys are of one message each
+        if (
+            message.key is None and message.parent is None and message.trace is None
+        ):  # those are of one message each
             if len(_written) >= 1_000:
                 _written.clear()
             _written[shape] = rest
@@ -142,14 +151,17 @@ def check(message: Message) -> None:
     for field, value in (("key", message.key), ("resource", message.resource), ("trace", message.trace)):
         if value is not None:
             _text(field, value, MAX_TEXT)
-    if not 1 <= message.cost <= MAX_COST:
-        raise InvalidInput("cost", f"{message.cost} is not between 1 and {MAX_COST}")
-    if not 1 <= message.max_attempts <= MAX_ATTEMPTS:
-        raise InvalidInput("max_attempts", f"{message.max_attempts} is not between 1 and {MAX_ATTEMPTS}")
-    if not 0 <= message.delay_seconds <= MAX_SECONDS:
-        raise InvalidInput("delay_seconds", f"{message.delay_seconds} is not between 0 and ten years")
-    if message.expires_seconds is not None and not 0 < message.expires_seconds <= MAX_SECONDS:
-        raise InvalidInput("expires_seconds", f"{message.expires_seconds} is not between 0 and ten years")
+    if type(message.cost) is not int or not 1 <= message.cost <= MAX_COST:
+        raise InvalidInput("cost", f"{message.cost!r} is no whole number from 1 to {MAX_COST}")
+    if type(message.max_attempts) is not int or not 1 <= message.max_attempts <= MAX_ATTEMPTS:
+        raise InvalidInput(
+            "max_attempts", f"{message.max_attempts!r} is no whole number from 1 to {MAX_ATTEMPTS}"
+        )
+    if type(message.delay_seconds) not in _NUMBERS or not 0 <= message.delay_seconds <= MAX_SECONDS:
+        raise InvalidInput("delay_seconds", f"{message.delay_seconds!r} is not between 0 and ten years")
+    expires = message.expires_seconds
+    if expires is not None and (type(expires) not in _NUMBERS or not 0 < expires <= MAX_SECONDS):
+        raise InvalidInput("expires_seconds", f"{expires!r} is not between 0 and ten years")
 
 
 def check_queue(queue: QueueName) -> None:
@@ -161,6 +173,7 @@ def check_queue(queue: QueueName) -> None:
             _known_queues.add(queue)
 
 
+_NUMBERS: Final = (int, float)
 _QUEUE: Final = re.compile(r"[A-Za-z0-9_-]{1,48}")
 _known_queues: Final[set[QueueName]] = set()
 

@@ -2,6 +2,7 @@
 
 import json
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -130,6 +131,20 @@ def test_values_out_of_range(field: str, value: Any) -> None:
     message = Message(id=new_message_id(), queue=QUEUE, task=TaskName("t"), tenant=None, args={})
     with pytest.raises(Unparsable, match=r"tenant|version|" + field):
         decode(json.dumps({**json.loads(encode(message)), field: value}).encode(), QUEUE)
+
+
+@pytest.mark.parametrize("field", ["cost", "max_attempts", "delay_seconds", "expires_seconds"])
+@pytest.mark.parametrize("wrong", [True, "5", 5.5, 5.0])
+def test_what_is_no_such_number_is_refused_and_spoils_nothing(field: str, wrong: Any) -> None:
+    plain = Message(id=new_message_id(), queue=QUEUE, task=TaskName("t"), tenant=None, args={})
+    good = replace(plain, **{field: int(wrong)})
+    encode(good)
+    if isinstance(wrong, float) and field.endswith("seconds"):
+        encode(replace(plain, **{field: wrong}))
+    else:
+        with pytest.raises(InvalidInput, match=field):
+            encode(replace(plain, **{field: wrong}))
+    assert decode(encode(good), QUEUE) == good
 
 
 def test_arguments_too_long_are_unparsable() -> None:
