@@ -4,7 +4,8 @@
     a tick finds paused connectors at most, and no attempt under way ─▶ resting
 
 A wrong mark is no catastrophe: beat sends every tenant a tick within 20 minutes. It cannot be wrong by a
-race: both sides lock the tenant's row before they look.
+race: both sides lock the tenant's row before they look. A tenant whose tables an older hive made, without the
+trigger, never rests.
 """
 
 from hive.context import Stores
@@ -15,6 +16,9 @@ _IDLE = """
     working
     and not exists (select from connector_credential_pair where state <> 'paused')
     and not exists (select from index_attempt where finished_at is null)
+    and exists (
+        select from pg_trigger where tgrelid = 'connector_credential_pair'::regclass and tgname = 'works'
+    )
 """
 
 

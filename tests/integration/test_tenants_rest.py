@@ -42,6 +42,25 @@ async def test_a_paused_connector_is_no_work_and_an_attempt_under_way_is(lab: La
     assert await working(lab.database)
 
 
+async def test_a_tenant_whose_tables_cannot_wake_it_never_rests(lab: Lab) -> None:
+    """As an older hive makes them while a newer one is being rolled out."""
+    async with lab.database.transaction(lab.tenant) as connection:
+        await connection.execute("drop trigger works on connector_credential_pair")
+    await tick(lab)
+    assert await working(lab.database)
+
+
+async def test_a_tenant_is_woken_by_way_of_an_index(lab: Lab) -> None:
+    """Of ten thousand tenants, not by reading them all at each attempt."""
+    async with lab.database.transaction() as connection:
+        body = await connection.fetchval("select prosrc from pg_proc where proname = 'tenant_works'")
+        assert "schema_name = own" in body
+        await connection.execute("set local enable_seqscan = off")
+        await connection.execute("prepare woken(text) as select from hive.tenant where schema_name = $1")
+        plan = await connection.fetch("explain execute woken('tenant_public')")
+    assert "tenant_schema_name_key" in str(plan)
+
+
 async def test_a_connector_that_is_removed_is_work_until_it_is_gone(lab: Lab) -> None:
     pair = await lab.pair()
     await lab.pairs.remove(lab.tenant, pair, client=lab.client)

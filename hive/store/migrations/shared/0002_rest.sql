@@ -6,9 +6,11 @@ alter table hive.tenant add column working boolean not null default true;
 -- A trigger of tenants' tables: what changed may be work for periodic tasks. The row is locked before it is looked at,
 -- so that whoever takes the mark away (hive.ingest.rest) either sees the change or comes before it.
 create function hive.tenant_works() returns trigger language plpgsql as $$
+declare
+    own text := tg_table_schema;  -- as it stands, of type name and with its collation, no index would find it
 begin
-    perform from hive.tenant where schema_name = tg_table_schema for no key update;
-    update hive.tenant set working = true where schema_name = tg_table_schema and not working;
+    perform from hive.tenant where schema_name = own for no key update;
+    update hive.tenant set working = true where schema_name = own and not working;
     if found then
         perform pg_notify('hive_tenants', '');
     end if;
