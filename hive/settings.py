@@ -355,7 +355,7 @@ class Settings(Section):
     )
     providers: dict[str, Count] = Field(
         default_factory=default_providers,
-        description="provider = most calls of one hive to it at once (context.provider); else the default.",
+        description="provider = most calls of one hive to it at once, for each account; else the default.",
     )
     fetch: Fetch = Fetch()
     documents: Documents = Documents()

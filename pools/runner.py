@@ -126,11 +126,10 @@ class Runner:
             plan = self._plans.of(delivery.task)
         except UnknownTask as error:
             return Failed(error=record(ErrorKind.UNKNOWN_TASK, UnknownTask.code, str(error)))
-        if not plan.fits(delivery.args):
-            try:
-                plan.task.check(delivery.args)
-            except (InvalidInput, TypeError) as error:
-                return Failed(error=record(ErrorKind.UNPARSABLE, "arguments", str(error)))
+        try:
+            plan.task.check(delivery.args)
+        except (InvalidInput, TypeError) as error:
+            return Failed(error=record(ErrorKind.UNPARSABLE, "arguments", str(error)))
         if delivery.tenant is None and plan.options.scope == "tenant":
             summary = f"task {plan.options.name} runs for a tenant, and its message names none"
             return Failed(error=record(ErrorKind.PERMANENT, TenantMissing.code, summary))
