@@ -32,6 +32,6 @@ def retry_after_seconds(headers: Mapping[str, str]) -> float | None:
 def _moment(value: str) -> datetime | None:
     try:
         moment = parsedate_to_datetime(value)
-    except ValueError:
+    except (ValueError, OverflowError, TypeError, LookupError):  # which of them depends on the version
         return None
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
