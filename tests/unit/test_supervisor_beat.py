@@ -47,6 +47,7 @@ class Bench:
         self.tenants = {TenantId(tenant) for tenant in tenants}
         self.idle: set[str] = set()
         self.tenants_failing: Exception | None = None
+        self.readings = 0
 
         @task(queue=QUEUE, scope="system", retry=NEVER, into=self.registry)
         async def heartbeat(context) -> None: ...
@@ -71,6 +72,7 @@ class Bench:
     async def _tenants(self) -> dict[TenantId, bool]:
         if self.tenants_failing is not None:
             raise self.tenants_failing
+        self.readings += 1
         return {tenant: tenant not in self.idle for tenant in self.tenants}
 
     async def waiting(self) -> list[tuple[str, str | None]]:
@@ -135,6 +137,7 @@ async def test_a_new_tenant_is_served_at_once_and_a_removed_one_no_longer() -> N
     bench.tenants = {TenantId("globex")}
     await bench.beat.run_once()
     assert await bench.waiting() == [], "the list is read again only after its time …"
+    bench.clock.advance(1)
     bench.beat.tenants_changed()
     await bench.beat.run_once()
     assert await bench.waiting() == [("check_for_indexing", "globex")], "… or when told"
@@ -158,6 +161,7 @@ async def test_a_tenant_that_left_and_came_back_ticks_once() -> None:
     await bench.beat.run_once()
     for tenants in (set(), {TenantId("acme")}):
         bench.tenants = tenants
+        bench.clock.advance(1)
         bench.beat.tenants_changed()
         await bench.beat.run_once()
     await bench.waiting()
@@ -200,6 +204,66 @@ async def test_a_tenant_that_gets_work_is_told_within_one_period() -> None:
         await bench.beat.run_once()
         told += [tenant for _, tenant in await bench.waiting()]
     assert sorted(told, key=str) == ["acme", "globex"]
+
+
+async def test_a_burst_of_changes_has_the_list_read_once_a_second() -> None:
+    bench = Bench("acme")
+    await bench.beat.run_once()
+    for _ in range(1000):
+        bench.clock.advance(0.01)
+        bench.beat.tenants_changed()
+        await bench.beat.run_once()
+    assert bench.readings == pytest.approx(1 + 10, abs=1)
+    bench.clock.advance(1)
+    await bench.beat.run_once()
+    readings = bench.readings
+    bench.clock.advance(5)
+    await bench.beat.run_once()
+    assert bench.readings == readings, "the last of the burst was read as well, and nothing is left of it"
+
+
+async def test_a_tenant_that_gets_work_in_a_burst_is_told_within_one_period() -> None:
+    bench = Bench(*(f"t{number:03}" for number in range(100)), periods={"look_for_work": 15})
+    bench.idle = set(bench.tenants)
+    await bench.beat.run_once()
+    await bench.count_until(100)
+    given: dict[str | None, float] = {}
+    told: dict[str | None, float] = {}
+    for turn in range(1100):  # one gets work every tenth of a second, for ten seconds
+        bench.clock.advance(0.05)
+        if turn % 2 and turn < 200:
+            tenant = f"t{turn // 2:03}"
+            bench.idle.discard(tenant)
+            given[tenant] = bench.clock.monotonic()
+            bench.beat.tenants_changed()
+        await bench.beat.run_once()
+        for _, ticked in await bench.waiting():
+            if ticked in given:
+                told.setdefault(ticked, bench.clock.monotonic())
+    assert len(told) == 100
+    assert max(told[tenant] - at for tenant, at in given.items()) <= 15.1
+
+
+async def test_a_burst_wakes_a_run_once() -> None:
+    bench = Bench("acme", periods={"check_for_indexing": 3600})
+    rounds = 0
+    async with anyio.create_task_group() as group:
+        group.start_soon(bench.beat.run, 1)
+        await until(lambda: bench.broker.calls == 1)
+        await anyio.wait_all_tasks_blocked()
+        turn = bench.beat.run_once
+
+        async def counted() -> float:
+            nonlocal rounds
+            rounds += 1
+            return await turn()
+
+        bench.beat.run_once = counted
+        for _ in range(100):
+            bench.beat.tenants_changed()
+            await anyio.wait_all_tasks_blocked()
+        assert (rounds, bench.readings) == (1, 1), "it was told when to read, and sleeps until then"
+        group.cancel_scope.cancel()
 
 
 async def test_work_that_nobody_announced_is_found_when_the_list_is_read_again() -> None:
@@ -287,6 +351,7 @@ async def test_a_run_wakes_for_a_new_tenant_without_waiting_for_its_time() -> No
         group.start_soon(bench.beat.run, 1)
         await until(lambda: bench.broker.calls == 1)
         bench.tenants.add(TenantId("globex"))
+        bench.clock.advance(1)
         bench.beat.tenants_changed()
         await until(lambda: bench.broker.calls == 2)
         group.cancel_scope.cancel()
