@@ -108,7 +108,9 @@ async def test_ten_thousand_pieces_of_rubbish(harness: StreamsHarness) -> None:
                 name = chance.choice(
                     ["state", "standing", "slots", "weights", "keys", "resources", "progress"]
                 )
-                field = chance.choice([b"counts", b"slots", b"paused", b"waiter", b"limit", b"audit"])
+                field = chance.choice(
+                    [b"counts", b"slots", b"paused", b"waiter", b"next", b"limit", b"audit"]
+                )
                 field = field if name == "state" else meddler.id()
                 pipe.hset(
                     tag + name, field, chance.choice([meddler.bytes(20), chance.randbytes(COUNTS.size)])
@@ -170,6 +172,23 @@ async def test_what_is_lost_beside_the_records_is_made_again(harness: StreamsHar
     got = await drained(harness)
     assert Counter(each.id for each in got) == Counter(each.id for each in sent)
     await harness.expect_depth(waiting=0, delayed=0, running=0)
+
+
+@pytest.mark.parametrize("value", [None, b"", b"x", b"nan", b"-1", b"1e99"])
+@pytest.mark.parametrize("limit", [None, b"9000000000"])
+async def test_fences_rise_when_the_last_one_is_lost(
+    harness: StreamsHarness, value: bytes | None, limit: bytes | None
+) -> None:
+    keys, redis = keys_of(QUEUE), harness.store.client
+    await harness.streams.publish([message()])
+    (before,) = await harness.streams.claim(QUEUE, me, 1)
+    await redis.hdel(keys.state, "next")
+    for field, each in (("next", value), ("limit", limit)):
+        if each is not None:
+            await redis.hset(keys.state, field, each)
+    await harness.streams.publish([message()])
+    (after,) = await harness.streams.claim(QUEUE, me, 1)
+    assert after.fence > before.fence
 
 
 async def test_shares_are_right_after_a_restart_of_counting(harness: StreamsHarness) -> None:

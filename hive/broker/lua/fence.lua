@@ -2,8 +2,9 @@
 -- KEYS    the queue, see record.lua
 -- ARGV    where it begins, where it ends
 -- RETURNS 1 if it was taken, 0 if a higher one stands already
-local limit = tonumber(call('HGET', STATE, 'limit') or '-1') or -1
-if tonumber(ARGV[1]) < limit and limit < 2 ^ 53 then
+local told = call('HMGET', STATE, 'next', 'limit')
+local next, limit = sane(tonumber(told[1]), 2 ^ 53), sane(tonumber(told[2]), 0)
+if tonumber(ARGV[1]) < limit and next <= limit and limit < 2 ^ 53 then
   return 0
 end
 call('HSET', STATE, 'next', ARGV[1], 'limit', ARGV[2])

@@ -13,7 +13,8 @@ end
 local function open()
   local told = call('HMGET', STATE, unpack(TOLD))
   is.slots, is.paused = max(1, sane(tonumber(told[1]), 24)), sane(tonumber(told[2]), 0)
-  is.weighted, is.next, is.limit = sane(tonumber(told[3]), 0), sane(tonumber(told[4]), 0), sane(tonumber(told[5]), 0)
+  -- A last fence that cannot be read is beyond every block: nothing is given before another block is reserved.
+  is.weighted, is.next, is.limit = sane(tonumber(told[3]), 0), sane(tonumber(told[4]), 2 ^ 53), sane(tonumber(told[5]), 0)
   is.waiter, is.counts = told[6] or '', told[7] or ''
   was.next, was.waiter = is.next, is.waiter
   local counts = #is.counts == 8 * #COUNTED and {unpack_bytes(COUNTS, is.counts)} or {1}
