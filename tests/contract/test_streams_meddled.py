@@ -174,6 +174,28 @@ async def test_what_is_lost_beside_the_records_is_made_again(harness: StreamsHar
     await harness.expect_depth(waiting=0, delayed=0, running=0)
 
 
+@pytest.mark.parametrize("counts", [None, b"", b"short", bytes(95)])
+async def test_a_line_keeps_its_order_when_the_counts_are_lost(
+    harness: StreamsHarness, counts: bytes | None
+) -> None:
+    """As in a Redis that was written before they stood together: there ``seq`` was a field of its own."""
+    keys, redis = keys_of(QUEUE), harness.store.client
+    sent = [message(tenant=ACME) for _ in range(120)]
+    for each in sent[:60]:
+        await harness.streams.publish([each])
+    await redis.hdel(keys.state, "counts")
+    await redis.hset(keys.state, "seq", 60)
+    if counts is not None:
+        await redis.hset(keys.state, "counts", counts)
+    for each in sent[60:]:
+        await harness.streams.publish([each])
+    line = await redis.zrange(f"{keys.tag}line:2acme", 0, -1)
+    assert line == [each.id.bytes for each in sent[-len(line) :]]
+    assert len(line) > 60
+    got = await drained(harness)
+    assert {each.id for each in got} == {each.id for each in sent}
+
+
 @pytest.mark.parametrize("value", [None, b"", b"x", b"nan", b"-1", b"1e99"])
 @pytest.mark.parametrize("limit", [None, b"9000000000"])
 async def test_fences_rise_when_the_last_one_is_lost(

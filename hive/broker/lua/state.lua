@@ -17,7 +17,12 @@ local function open()
   is.weighted, is.next, is.limit = sane(tonumber(told[3]), 0), sane(tonumber(told[4]), 2 ^ 53), sane(tonumber(told[5]), 0)
   is.waiter, is.counts = told[6] or '', told[7] or ''
   was.next, was.waiter = is.next, is.waiter
-  local counts = #is.counts == 8 * #COUNTED and {unpack_bytes(COUNTS, is.counts)} or {1}
+  local counts = #is.counts == 8 * #COUNTED and {unpack_bytes(COUNTS, is.counts)}
+  if not counts then
+    -- A new queue, or one whose counts were lost. Places go on above all that were given: in microseconds, since
+    -- no queue takes one message in each of them.
+    counts = {1, 0, now_ms() * 1000}
+  end
   for at, name in ipairs(COUNTED) do
     is[name] = sane(counts[at], 0)
   end
