@@ -1,8 +1,12 @@
 """Enqueue, cancel and inspect: what an application holds to hand hive its work."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+from typing import Any, Final, Literal
+
+import anyio
+import anyio.lowlevel
 
 from hive.broker.port import Broker, Lane, Message
 from hive.broker.wire import arguments_text
@@ -12,6 +16,9 @@ from hive.ids import MessageId, QueueName, TenantId, new_message_id
 from hive.store.connection import Connection
 from hive.tasks import Registry, Task
 from hive.tenancy import current_tenant_or_none
+
+PART: Final = 1_000
+"""So many messages are made at a time: about 5 ms in which the loop does nothing else."""
 
 
 class Client:
@@ -104,6 +111,33 @@ class Client:
         if self._events is not None:
             for queue, count in counts.items():
                 self._events.publish(JobPublished(queue=queue, count=count))
+        return ids
+
+    async def publish_all(
+        self, messages: Iterable[Message], *, connection: Connection | None = None
+    ) -> list[MessageId]:
+        """Enqueue any number of messages; returns their ids in order. The fastest way for many.
+
+        ``messages`` may be a generator: a thousand are made while the thousand before are written. Each part
+        is accepted as a whole, and parts before a failing one stay; with ``connection`` all stand or fall
+        with its transaction. Raises what ``publish`` raises. Cancelled, or where ``messages`` raises, the
+        part under way may or may not be written.
+        """
+        ids: list[MessageId] = []
+        source = iter(messages)
+
+        async def send(part: Sequence[Message]) -> None:
+            ids.extend(await self.publish(part, connection=connection))
+
+        try:
+            part = list(islice(source, PART))
+            while part:
+                async with anyio.create_task_group() as group:
+                    group.start_soon(send, part)
+                    await anyio.lowlevel.checkpoint()  # the part is on its way before the next is made
+                    part = list(islice(source, PART))
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
         return ids
 
     def _broker_of(self, queue: QueueName) -> Broker:
