@@ -655,10 +655,8 @@ async def test_a_drain_that_is_cut_off_leaves_nothing_behind():
     assert (gate.inside, pool.slots.in_use) == (0, 0)
 
 
-async def test_a_claim_under_way_when_intake_stops_is_handed_back():
-    rig = Rig(slots=2, prefetch=0)
-    gate = Gate()
-    declared = declare(rig, gate.__call__, name="gate")
+def hold_claims(rig: Rig) -> tuple[asyncio.Event, asyncio.Event]:
+    """Claims that bring something wait for their answer: when one has begun, and what lets all go on."""
     claim = rig.memory.claim
     asked, answer = asyncio.Event(), asyncio.Event()
 
@@ -670,6 +668,14 @@ async def test_a_claim_under_way_when_intake_stops_is_handed_back():
         return claimed
 
     rig.memory.claim = slow  # type: ignore[method-assign]
+    return asked, answer
+
+
+async def test_a_claim_under_way_when_intake_stops_is_handed_back():
+    rig = Rig(slots=2, prefetch=0)
+    gate = Gate()
+    declared = declare(rig, gate.__call__, name="gate")
+    asked, answer = hold_claims(rig)
     async with rig.serving() as pool:
         (job,) = await rig.send(declared)
         await asked.wait()
@@ -686,17 +692,7 @@ async def test_a_claim_under_way_when_the_last_slot_goes_keeps_nothing():
     gate = Gate()
     gate.open.set()
     declared = declare(rig, gate.__call__, name="gate")
-    claim = rig.memory.claim
-    asked, answer = asyncio.Event(), asyncio.Event()
-
-    async def slow(queue: QueueName, owner: Any, limit: int) -> list[Delivery]:
-        claimed = await claim(queue, owner, limit)
-        if claimed:
-            asked.set()
-            await answer.wait()
-        return claimed
-
-    rig.memory.claim = slow  # type: ignore[method-assign]
+    asked, answer = hold_claims(rig)
     async with rig.serving() as pool:
         await rig.send(declared, 4)
         await asked.wait()
