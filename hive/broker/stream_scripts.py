@@ -13,7 +13,7 @@ from hashlib import sha1
 from importlib.resources import files
 from typing import Any, Final
 
-from redis.exceptions import NoPermissionError, NoScriptError, ResponseError
+from redis.exceptions import NoPermissionError, NoScriptError, OutOfMemoryError, ResponseError
 
 from hive.broker.stream_keys import QueueKeys
 from hive.broker.stream_link import Argument, StreamLink
@@ -51,7 +51,7 @@ _NO_FUNCTION: Final = "Function not found"
 _LOADED: Final = "already exists"
 
 
-_ALLOWED: Final = "'allow-oom'"
+_ALLOWED: Final = "allow-oom"
 _REGISTER: Final = """
 local function register(script, name, flags)
   redis.register_function{function_name = name, flags = flags, callback = function(keys, arguments)
@@ -93,15 +93,16 @@ class _Library:
                 self._make,
                 _REGISTER,
                 *(
-                    f"register('{name}', '{function}', {{{'' if name == 'publish' else _ALLOWED}}})"
+                    f"register('{name}', '{function}', {{{'' if name == 'publish' else repr(_ALLOWED)}}})"
                     for name, function in self.functions.items()
                 ),
             )
         ).encode()
 
-    def script(self, name: str) -> bytes:
-        """What EVAL takes for one of them."""
-        return f"{self._make} = make()\nbegin(KEYS, ARGV)\nreturn scripts.{name}()".encode()
+    def script(self, name: str, *, flags: bool) -> bytes:
+        """What EVAL takes for one of them. ``flags``: the server knows them, as it knows functions."""
+        head = f"#!lua flags={'' if name == 'publish' else _ALLOWED}\n" if flags else ""
+        return f"{head}{self._make} = make()\nbegin(KEYS, ARGV)\nreturn scripts.{name}()".encode()
 
 
 class StreamScripts:
@@ -112,6 +113,7 @@ class StreamScripts:
         self.link = StreamLink(store)
         self._library = _library()
         self._without_functions = False
+        self._flags = False  # whether the server has functions, if not for us
 
     async def _run(self, name: str, keys: QueueKeys, arguments: Sequence[Argument]) -> Any:
         try:
@@ -137,10 +139,15 @@ class StreamScripts:
             try:
                 await self._load()
                 return await self.link.call(function)
+            except OutOfMemoryError:
+                # There may be no room for the library: what makes some must not wait for it.
+                self._flags = True
+                return await self._evaluate(name, given)
             except ResponseError as error:
                 if not _refuses(error):
                     raise
                 log.warning("stream.without_functions", cause=str(error)[:200])
+                self._flags = isinstance(error, NoPermissionError)
             self._without_functions = True
             return await self._evaluate(name, given)
 
@@ -152,7 +159,7 @@ class StreamScripts:
                 raise
 
     async def _evaluate(self, name: str, given: tuple[Argument, ...]) -> Any:
-        source = self._library.script(name)
+        source = self._library.script(name, flags=self._flags)
         try:
             return await self.link.call(("EVALSHA", sha1(source, usedforsecurity=False).hexdigest(), *given))
         except NoScriptError:

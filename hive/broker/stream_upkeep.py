@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Final
 
+from redis.exceptions import OutOfMemoryError
+
 from hive.broker.graveyard import SQL, Graveyard, message_of
 from hive.broker.port import DeadLetter, Message, Swept
 from hive.broker.stream_arguments import message_id, milliseconds, parts, publish_arguments
@@ -38,6 +40,7 @@ class StreamUpkeep:
         self._graveyard = Graveyard(store, database, self._scripts)
         self._known: set[QueueName] = set()
         self._sweeps = 0
+        self._full = False
 
     async def sweep(self, queues: Sequence[QueueName], *, expire_leases: bool = True) -> Swept:
         """Promote what is due, bring back what was abandoned, bury what was given up."""
@@ -45,9 +48,7 @@ class StreamUpkeep:
         if not queues:
             return Swept()
         # Entered anew each time: a wiped Redis has forgotten the names.
-        with self._store.translating("naming queues"):
-            await self._store.client.execute_command("SADD", QUEUES, *queues)
-        self._known |= set(queues)
+        await self._name(queues)
         cleaning = self._sweeps % SWEEPS_PER_CLEANING == 0
         self._sweeps += 1
         for queue in queues:
@@ -98,9 +99,20 @@ class StreamUpkeep:
     async def _know(self, queue: QueueName) -> None:
         """Enter the queue in the set of all queues, once."""
         if queue not in self._known:
-            with self._store.translating("naming a queue"):
-                await self._scripts.link.call(("SADD", QUEUES, queue))
-            self._known.add(queue)
+            await self._name([queue])
+
+    async def _name(self, queues: Sequence[QueueName]) -> None:
+        """Enter the names of queues. While memory is full that has to wait: what it is for makes room."""
+        with self._store.translating("naming queues"):
+            try:
+                await self._scripts.link.call(("SADD", QUEUES, *queues))
+            except OutOfMemoryError as error:
+                if not self._full:
+                    log.warning("stream.memory_full", queues=queues, cause=str(error))
+                self._full = True
+            else:
+                self._known.update(queues)
+                self._full = False
 
     async def _all_queues(self) -> list[QueueName]:
         with self._store.translating("listing queues"):

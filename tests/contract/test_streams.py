@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -16,6 +18,7 @@ from hive.broker.port import Delivery, Lane, Settlement, Verdict
 from hive.broker.stream_keys import GROUP, keys_of
 from hive.broker.streams import Streams
 from hive.broker.wire import encode
+from hive.errors import StoreDown
 from hive.ids import TenantId, new_process_id
 from hive.outcomes import Completed, ErrorKind, ErrorRecord, Failed, Released, Retrying
 from hive.settings import Postgres, Redis
@@ -149,6 +152,14 @@ class TestStreamsAlone:
     async def test_a_user_may_have_no_functions(self, harness: StreamsHarness) -> None:
         redis = harness.store.client
         await redis.execute_command("FUNCTION", "FLUSH")
+        async with self.without_functions(harness) as store:
+            await self.one_after_another(Streams(store, harness.database))
+            assert await redis.execute_command("FUNCTION", "LIST") == []
+
+    @asynccontextmanager
+    async def without_functions(self, harness: StreamsHarness) -> AsyncGenerator[RedisStore]:
+        """The same server, for a user that may run no functions."""
+        redis = harness.store.client
         await redis.execute_command(
             *("ACL", "SETUSER", "evaluates", "on", ">secret", "~*", "+@all", "-function", "-fcall")
         )
@@ -156,11 +167,41 @@ class TestStreamsAlone:
         url = urlunsplit(place._replace(netloc=f"evaluates:secret@{place.netloc.rpartition('@')[2]}"))
         store = await RedisStore.open(url, Redis())
         try:
-            await self.one_after_another(Streams(store, harness.database))
-            assert await redis.execute_command("FUNCTION", "LIST") == []
+            yield store
         finally:
             await store.close()
             await redis.execute_command("ACL", "DELUSER", "evaluates")
+
+    @pytest.mark.parametrize("functions", ["loaded", "lost", "refused"])
+    async def test_full_memory_stops_only_what_needs_more(
+        self, harness: StreamsHarness, functions: str
+    ) -> None:
+        """A process that starts then works off what there is: that is what makes room."""
+        redis = harness.store.client
+        await harness.streams.publish([message() for _ in range(3)])
+        await harness.streams.claim(QUEUE, new_process_id(), 1)
+        if functions != "loaded":
+            await redis.execute_command("FUNCTION", "FLUSH")
+        async with AsyncExitStack() as stack:
+            store = harness.store
+            if functions == "refused":
+                store = await stack.enter_async_context(self.without_functions(harness))
+            fresh = Streams(store, harness.database, lease_seconds=0.2)
+            await redis.config_set("maxmemory", "1")
+            stack.push_async_callback(redis.config_set, "maxmemory", "0")
+            with pytest.raises(StoreDown):
+                await fresh.publish([message()])
+            await fresh.announce(self.me, {QUEUE: 2})
+            first, second = await fresh.claim(QUEUE, self.me, 2)
+            assert await fresh.renew([first, second]) == []
+            verdicts = await fresh.settle([Settlement(delivery=first, outcome=Completed())])
+            assert verdicts == [Verdict.ACCEPTED]
+            await asyncio.sleep(0.3)
+            assert (await fresh.sweep([QUEUE])).expired == 1
+            assert await fresh.owner_died(self.me) == 0
+            await redis.config_set("maxmemory", "0")
+            await fresh.publish([message()])
+        await harness.expect_depth(waiting=2, delayed=0, running=1)
 
     async def one_after_another(self, streams: Streams) -> None:
         await streams.publish([message()])
