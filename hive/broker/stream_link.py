@@ -33,23 +33,37 @@ class StreamLink:
         A connection that was closed is noticed by its use at the latest; then it is tried on a fresh one.
         """
         packed = hiredis.pack_command(command)  # pyright: ignore[reportArgumentType]
-        try:
-            return await (await self._opened()).ask(packed)
-        except Disconnected:
-            return await (await self._opened()).ask(packed)
-
-    async def _opened(self) -> "_Line":
+        deadline = asyncio.get_running_loop().time() + self._store.call_seconds
         line = self._line
         if line is not None and not line.connection.closed:
-            return line
-        async with asyncio.timeout(self._store.call_seconds), self._opening:
+            try:
+                return await line.ask(packed)  # it keeps the deadline itself
+            except Disconnected:
+                pass
+        async with asyncio.timeout_at(deadline):
+            try:
+                return await (await self._opened()).ask(packed)
+            except Disconnected:
+                return await (await self._opened()).ask(packed)
+
+    async def _opened(self) -> "_Line":
+        async with self._opening:
             line = self._line
             if line is None or line.connection.closed:
                 if line is not None:
                     await line.connection.close()
+                self._refuse_closed()
                 self._line = line = _Line(self._store.kept.connection_pool, self._store.call_seconds)
                 await line.connection.open()
+                if self._store.closed:
+                    await line.connection.close()
+                    self._refuse_closed()
             return line
+
+    def _refuse_closed(self) -> None:
+        """A connection that is opened from a closed pool would never be closed."""
+        if self._store.closed:
+            raise Disconnected("the store is closed")
 
 
 class _Line:

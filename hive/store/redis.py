@@ -121,6 +121,7 @@ class RedisStore:
         self._up = True
         # Once the address has proved right, a refusal is the server's trouble and may pass.
         self._trusted = False
+        self.closed = False
         self.call_seconds = settings.call_seconds
         self.client = self._make(settings.pool_size, settings.call_seconds)
         # For who keeps a connection for good: from the common pool it would be missed.
@@ -178,6 +179,7 @@ class RedisStore:
 
     async def close(self) -> None:
         """Close the common connections."""
+        self.closed = True
         with anyio.move_on_after(_CLOSE_SECONDS, shield=True):
             await self.client.aclose()
             await self.kept.aclose()

@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, Awaitable
 
 import anyio
 import pytest
+from redis.exceptions import ConnectionError as Disconnected
 from redis.exceptions import ResponseError
 
 from hive.broker.stream_link import StreamLink
@@ -82,10 +83,44 @@ async def test_it_closes_with_the_store(store: RedisStore, valkey_url: str) -> N
             await asyncio.sleep(0.01)
 
 
+async def test_nothing_is_opened_once_the_store_is_closed(store: RedisStore, valkey_url: str) -> None:
+    """Neither by a call that closing cuts off, nor by one that connects, nor by a later one."""
+    another = await RedisStore.open(valkey_url, Redis())
+    link, fresh = StreamLink(another), StreamLink(another)
+    await link.call(("PING",))
+    async with asyncio.TaskGroup() as group:
+        cut_off = group.create_task(_error_of(link.call(("XREAD", "BLOCK", 5_000, "STREAMS", "none", "$"))))
+        connecting = group.create_task(_error_of(fresh.call(("PING",))))
+        await asyncio.sleep(0)
+        await another.close()
+    errors = [cut_off.result(), connecting.result()]
+    errors += [await _error_of(each.call(("PING",))) for each in (link, StreamLink(another))]
+    assert [type(each) for each in errors] == [Disconnected] * 4
+    with anyio.fail_after(5):
+        while await _connections(store) > 2:
+            await asyncio.sleep(0.01)
+
+
+async def test_all_attempts_share_one_deadline(store: RedisStore) -> None:
+    """Cut off late, while the server takes no new connection: what is left is too short for another."""
+    link = StreamLink(store)
+    await link.call(("PING",))
+    clock = asyncio.get_running_loop().time
+    await store.client.execute_command("CLIENT", "PAUSE", str(round(CALL_SECONDS * 4000)), "ALL")
+    began = clock()
+    async with asyncio.TaskGroup() as group:
+        late = group.create_task(_error_of(link.call(("ECHO", "late"))))
+        await asyncio.sleep(CALL_SECONDS * 0.8)
+        assert link._line is not None
+        link._line.connection.abort(Disconnected("cut off"))
+    assert type(late.result()) is TimeoutError
+    assert clock() - began < CALL_SECONDS * 1.2
+
+
 async def _error_of(call: Awaitable[object]) -> Exception | None:
     try:
         await call
-    except (TimeoutError, ResponseError) as error:
+    except (TimeoutError, Disconnected, ResponseError) as error:
         return error
     return None
 
