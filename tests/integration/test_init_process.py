@@ -4,6 +4,9 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -87,6 +90,55 @@ sys.exit(0)
         os.killpg(process.pid, number)
         assert process.stdout.read() == "seen 1\n"
         assert process.wait(20) == 0
+
+
+@contextmanager
+def outlived(last_seconds: float, orphan_seconds: float) -> Generator[tuple[subprocess.Popen[str], Path]]:
+    """An init whose hive has ended with 3 and left somebody; that one's place in /proc."""
+    script = AS_INIT.replace(
+        "become_init()",
+        f"import supervisor.reaper\nsupervisor.reaper.LAST_SECONDS = {last_seconds}\nbecome_init()",
+    )
+    script += f"""
+orphan = subprocess.Popen(["sleep", "{orphan_seconds}"], stdout=subprocess.DEVNULL, start_new_session=True)
+print(os.getpid(), orphan.pid, flush=True)
+os._exit(3)
+"""
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        hive, orphan = (Path("/proc") / pid for pid in process.stdout.readline().split())
+        deadline = time.monotonic() + 20
+        while hive.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        try:
+            yield process, orphan
+        finally:
+            if orphan.exists():
+                os.kill(int(orphan.name), signal.SIGKILL)
+
+
+def test_those_who_outlive_hive_are_waited_for() -> None:
+    with outlived(last_seconds=60, orphan_seconds=0.5) as (process, orphan):
+        assert process.wait(20) == 3
+        assert not orphan.exists()
+
+
+def test_but_not_for_ever() -> None:
+    with outlived(last_seconds=1, orphan_seconds=60) as (process, orphan):
+        assert process.wait(20) == 3
+        assert orphan.exists()
+
+
+def test_and_not_beyond_a_second_signal_that_asks_for_the_end() -> None:
+    with outlived(last_seconds=60, orphan_seconds=60) as (process, orphan):
+        for number in (signal.SIGHUP, signal.SIGCONT, signal.SIGTERM):
+            process.send_signal(number)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.3)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 3
+        assert orphan.exists()
 
 
 def test_elsewhere_than_at_pid_1_nothing_is_forked() -> None:
