@@ -8,6 +8,7 @@ change after the one it saw last, so that none is lost between two reads and eve
 
 import asyncio
 from collections.abc import Callable, Mapping
+from math import inf
 from typing import Any, Final, NamedTuple
 
 import anyio
@@ -17,6 +18,7 @@ from hive.backoff import Backoff
 from hive.broker.stream_connection import StreamConnection
 from hive.broker.stream_keys import keys_of
 from hive.broker.wakeups import Wakeups
+from hive.clock import SystemClock
 from hive.errors import StoreDown
 from hive.ids import ProcessId, QueueName
 from hive.logger import get_logger
@@ -31,11 +33,14 @@ AGAIN_SECONDS: Final = 0.001  # what was woken runs first: it may be what somebo
 
 
 class Push(NamedTuple):
-    """A message that came with a wake-up: already claimed for us. ``read_at`` is the loop's time."""
+    """A message that came with a wake-up: already claimed for us, after ``given_after`` (boot time).
+
+    When it was read says nothing: a process that stood still reads it long after its lease began.
+    """
 
     id: bytes
     record: bytes
-    read_at: float
+    given_after: float
 
 
 class StreamWakeups(Wakeups):
@@ -122,26 +127,30 @@ class StreamWakeups(Wakeups):
         finally:
             await reader.close()
 
-    def _came(self, queue: QueueName, fields: Mapping[bytes, bytes]) -> None:
+    def _came(self, queue: QueueName, fields: Mapping[bytes, bytes], after: float) -> None:
         """Keep what was pushed to us; wake who may find something."""
         owner = fields.get(b"o")
         if owner is not None:
             if owner not in self._owners or b"i" not in fields or b"r" not in fields:
                 return
-            push = Push(fields[b"i"], fields[b"r"], asyncio.get_running_loop().time())
+            push = Push(fields[b"i"], fields[b"r"], after)
             self._pushed.setdefault((queue, owner), []).append(push)
         self.wake(queue)
 
 
 class _Reader:
-    """One blocking read after the other. ``seen``: each stream's last entry; ``came`` is told of the next."""
+    """One blocking read after the other.
+
+    ``seen``: each stream's last entry. ``came`` is told of the next, and after what moment it was
+    written: when the read before was asked for, which would have found it.
+    """
 
     def __init__(
         self,
         client: Client,
         queues: Mapping[str, QueueName],
         seen: dict[str, bytes],
-        came: Callable[[QueueName, Mapping[bytes, bytes]], None],
+        came: Callable[[QueueName, Mapping[bytes, bytes], float], None],
     ) -> None:
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._seconds = client.seconds
@@ -149,6 +158,8 @@ class _Reader:
         self._seen = seen
         self._came = came
         self._loop = asyncio.get_running_loop()
+        self._now = SystemClock().monotonic
+        self._asked = self._asked_before = -inf
         self._connection = StreamConnection(client.connection_pool, answered=self._answered, lost=self._lost)
         self._late: asyncio.TimerHandle | None = None
         self._next: asyncio.TimerHandle | None = None
@@ -169,6 +180,7 @@ class _Reader:
             await self._connection.close()
 
     def _ask(self) -> None:
+        self._asked_before, self._asked = self._asked, self._now()
         places = [self._seen.get(key, b"0-0") for key in self._queues]
         command = ("XREAD", "BLOCK", round(BLOCK_SECONDS * 1000), "STREAMS", *self._queues, *places)
         self._connection.send(hiredis.pack_command(command))  # pyright: ignore[reportArgumentType]
@@ -186,7 +198,8 @@ class _Reader:
             name = key.decode()
             self._seen[name] = entries[-1][0]
             for _, fields in entries:
-                self._came(self._queues[name], dict(zip(fields[::2], fields[1::2], strict=True)))
+                pairs = dict(zip(fields[::2], fields[1::2], strict=True))
+                self._came(self._queues[name], pairs, self._asked_before)
         self._next = self._loop.call_later(AGAIN_SECONDS if answer else 0, self._ask)
 
     def _lost(self, cause: Exception) -> None:

@@ -32,9 +32,10 @@ from hive.broker.stream_arguments import (
 from hive.broker.stream_keys import QueueKeys, keys_of
 from hive.broker.stream_link import Argument
 from hive.broker.stream_operations import StreamOperations
-from hive.broker.stream_wakeups import Push, StreamWakeups
+from hive.broker.stream_wakeups import BLOCK_SECONDS, Push, StreamWakeups
 from hive.broker.stream_weights import StreamWeights
 from hive.broker.wire import encode
+from hive.clock import SystemClock
 from hive.errors import QueueFull, StoreDown
 from hive.events import Events
 from hive.ids import MessageId, ProcessId, QueueName
@@ -50,7 +51,7 @@ log = get_logger(__name__)
 FENCES_PER_BLOCK: Final = 1_000_000
 CLAIMED_PER_CALL: Final = 1_000
 PUSH_MILLISECONDS: Final = 2_000  # a process that waits asks again by then
-FRESH_SECONDS: Final = 0.5
+FRESH_SECONDS: Final = 2 * BLOCK_SECONDS + 0.5  # how old a pushed message seems at most, if all is well
 VERDICTS: Final = {
     ord(letter): verdict
     for letter, verdict in (
@@ -86,6 +87,7 @@ class Streams(StreamOperations):
         self._wakeups = StreamWakeups(store)
         self._outbox = Outbox(database, self.publish)
         self._weights = StreamWeights(database, self._scripts, self._all_queues)
+        self._clock = SystemClock()
         self._outages = 0
         self._fenced: dict[QueueName, int] = {}
         self._gave: set[QueueName] = set()
@@ -194,7 +196,7 @@ class Streams(StreamOperations):
         deliveries, unreadable = deliveries_of(answer, keys.queue, owner)
         if unreadable:
             await self._give_up(keys, unreadable)
-        if asyncio.get_running_loop().time() - pushed[0].read_at > FRESH_SECONDS:
+        if self._clock.monotonic() - pushed[0].given_after > min(FRESH_SECONDS, self.lease_seconds / 2):
             lost = await self.renew(deliveries)
             deliveries = [each for each in deliveries if each not in lost]
         return deliveries

@@ -6,6 +6,7 @@ import shutil
 import signal
 import tempfile
 from pathlib import Path
+from threading import Thread
 
 import anyio
 import pytest
@@ -102,6 +103,39 @@ class TestWaking:
                 assert await successor.owner_died(self.me) == 1
                 (again,) = await successor.claim(QUEUE, new_process_id(), 5)
                 assert (again.id, again.attempt, again.redelivered) == (sent.id, 1, True)
+            group.cancel_scope.cancel()
+
+    async def test_a_process_that_stood_still_does_not_start_what_was_brought_back(
+        self, harness: StreamsHarness
+    ) -> None:
+        """Its lease began when it was given, not when it was read."""
+        streams = Streams(harness.store, harness.database, lease_seconds=0.2)
+        sent, other = message(), new_process_id()
+
+        async def meanwhile() -> list[Delivery]:
+            store = await RedisStore.open(harness.store.url, Redis())
+            peer = Streams(store, harness.database, lease_seconds=60)
+            await peer.publish([sent])
+            assert await peer.claim(QUEUE, other, 1) == []
+            await asyncio.sleep(0.4)
+            assert (await peer.sweep([QUEUE])).expired == 1
+            got = await peer.claim(QUEUE, other, 1)
+            await store.close()
+            return got
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(streams.run)
+            with anyio.fail_after(30):
+                while not streams.listening:
+                    await streams.wait(QUEUE, 0.05)
+                assert await streams.claim(QUEUE, self.me, 1) == []
+                elsewhere = Thread(target=lambda: got.extend(asyncio.run(meanwhile())))
+                got: list[Delivery] = []
+                elsewhere.start()
+                elsewhere.join()  # the loop stands still
+                assert [each.id for each in got] == [sent.id]
+                await streams.wait(QUEUE, 1)
+                assert await streams.claim(QUEUE, self.me, 1) == []
             group.cancel_scope.cancel()
 
     async def test_nothing_else_waits_when_a_message_is_pushed(self, harness: StreamsHarness) -> None:
