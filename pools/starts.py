@@ -9,6 +9,12 @@ first step come back for ever, uncharged. So:
   its lease) is noted *before* its handler is entered.
 
 A crash loop is thus charged from its second death on, and short healthy jobs cost nothing.
+
+That rests on the claim, whose commit does not wait for the disk (delivery.sql). hive's own death loses none:
+the server lives on, or is let end in its own time (supervisor/reaper.py). A server that dies with hive before
+it has written its log (50 to 150 ms after the claim for the embedded one), as when the kernel kills a whole
+container that is out of memory, forgets the claim: such a death is not seen, and the job comes as a first
+delivery again. Only a handler that takes the server along that fast, each time, would go on uncharged.
 """
 
 import asyncio

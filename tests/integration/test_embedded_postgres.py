@@ -4,8 +4,10 @@ import asyncio
 import os
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
+import time
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -87,6 +89,22 @@ async def test_data_outlives_a_restart_and_the_role_is_no_superuser(state_dir: P
     assert not alive(pid)
     async with running(state_dir) as server:
         assert await query(server.dsn, "select a from kept") == 7
+
+
+async def test_a_commit_that_does_not_wait_is_written_soon_after(state_dir: Path) -> None:
+    async with running(state_dir) as server:
+        connection = await asyncpg.connect(server.dsn)
+        await connection.execute("create table claimed (a int); set synchronous_commit to off")
+        took: list[float] = []
+        for _ in range(9):  # each right after the log was written: it waits for the next time
+            await connection.execute("insert into claimed values (1)")
+            begun = time.monotonic()
+            end = await connection.fetchval("select pg_current_wal_insert_lsn()::text")
+            while not await connection.fetchval("select pg_current_wal_flush_lsn() >= $1::text::pg_lsn", end):
+                await asyncio.sleep(0.001)
+            took.append(time.monotonic() - begun)
+        await connection.close()
+    assert statistics.median(took) < 0.15, took
 
 
 async def test_the_password_is_needed_and_shows_nowhere(state_dir: Path) -> None:
