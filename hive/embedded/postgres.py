@@ -33,8 +33,8 @@ _OPTIONS: Mapping[str, str] = {
     "max_wal_senders": "0",
     "max_logical_replication_workers": "0",
     "max_wal_size": "512MB",
-    # Bounds what a kill of the whole container forgets of commits that do not wait (a claim's). 10ms was tried:
-    # a tenth more of the server's CPU at 400 messages a second, and 0.04 % of a core at rest.
+    # Bounds what a kill of the whole container forgets of commits that do not wait (a claim's). 10ms was
+    # tried: a tenth more of the server's CPU at 400 messages a second, and 0.04 % of a core at rest.
     "wal_writer_delay": "50ms",
     "io_method": "sync",  # the default keeps three processes more
     "jit": "off",
