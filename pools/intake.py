@@ -168,10 +168,14 @@ class Intake:
                     if self.stopped:
                         self._slots.release(held)
                         break
+                    full = held == 0
                     count = await self.run_once(held)
                     failures = failures + 1 if count is None else 0
                     if not count:
+                        if full:
+                            await self._withdraw()
                         await self._idle(failures)
+                await self._withdraw()
                 group.cancel_scope.cancel()
         finally:
             self._hand_back_all()
@@ -223,6 +227,7 @@ class Intake:
         self._waits_for_room = False
         with anyio.CancelScope() as self._waiting:
             if self.paused:
+                await self._withdraw()
                 await self._resumed.wait()
             self._waits_for_room = True
             await self._crowded()
@@ -231,12 +236,20 @@ class Intake:
             if held or self._space():
                 return held
             self._waits_for_room = True
+            self._room.clear()
+            await self._withdraw()
             if self._prefetch and self._slots.total:
-                self._room.clear()
                 await self._room.wait()
                 return None
             return await self._slots.acquire(1)
         return None
+
+    async def _withdraw(self) -> None:
+        """What the broker sets aside for one that waits should go to somebody who would start it at once."""
+        try:
+            await self._hands.broker.withdraw(self.queue, self._owner)
+        except StoreDown as error:
+            self._hands.unanswered("withdrawing", error)
 
     async def _idle(self, failures: int) -> None:
         """Wait for work, or for the store to come back."""

@@ -61,6 +61,9 @@ class LedgerOperations:
     async def announce(self, owner: ProcessId, slots: Mapping[QueueName, int]) -> None:
         """Nothing to note: shares are computed from what is in flight, at each claim."""
 
+    async def withdraw(self, queue: QueueName, owner: ProcessId) -> None:
+        """Nothing to take back: nothing is given but to a claim."""
+
     async def pause(self, queue: QueueName) -> None:
         """Hand out nothing more of ``queue``, in every process."""
         async with self._database.acquire() as connection:

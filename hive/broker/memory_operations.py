@@ -64,6 +64,9 @@ class MemoryOperations:
     async def announce(self, owner: ProcessId, slots: Mapping[QueueName, int]) -> None:
         """Nothing to note: shares are computed from what is in flight, at each claim."""
 
+    async def withdraw(self, queue: QueueName, owner: ProcessId) -> None:
+        """Nothing to take back: nothing is given but to a claim."""
+
     async def pause(self, queue: QueueName) -> None:
         """Hand out nothing more of ``queue``."""
         self._paused.add(queue)

@@ -294,6 +294,13 @@ class Broker(Protocol):
         """
         ...
 
+    async def withdraw(self, queue: QueueName, owner: ProcessId) -> None:
+        """Say that ``owner`` is not going to ask for more: what a claim that found nothing may have promised.
+
+        What was already set aside for it goes to others. Its next claim counts as any other.
+        """
+        ...
+
     async def pause(self, queue: QueueName) -> None:
         """Hand out nothing more of ``queue``, in every process; what runs goes on. Publishing goes on too."""
         ...

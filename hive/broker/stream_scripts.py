@@ -38,6 +38,7 @@ NAMES: Final = (
     "holders",
     "depth",
     "announce",
+    "withdraw",
     "pause",
     "weigh",
     "kinds",
@@ -261,6 +262,10 @@ class StreamScripts:
     async def announce(self, keys: QueueKeys, owner: bytes, slots: int, lease_ms: int) -> None:
         """Note an owner's live slots."""
         await self._run("announce", keys, (owner, slots, lease_ms))
+
+    async def withdraw(self, keys: QueueKeys, owner: bytes) -> None:
+        """Push nothing to an owner before it asks again."""
+        await self._run("withdraw", keys, (owner,))
 
     async def pause(self, keys: QueueKeys, *, paused: bool) -> None:
         """Pause or resume."""

@@ -55,6 +55,8 @@ class StreamWakeups(Wakeups):
         self._read_now: frozenset[QueueName] = frozenset()
         self._pushed: dict[tuple[QueueName, bytes], list[Push]] = {}
         self._owners: set[bytes] = set()
+        self._waiters: set[tuple[QueueName, bytes]] = set()
+        self.unwanted = asyncio.Event()  # something was pushed to one that does not wait any more
         self.outages = 0
 
     @property
@@ -71,17 +73,31 @@ class StreamWakeups(Wakeups):
     def reads(self, queue: QueueName, owner: ProcessId) -> bool:
         """Whether a message that is pushed to ``owner`` would be read at once."""
         self._owners.add(owner.bytes)
-        return self._reading and queue in self._read_now
+        if not self._reading or queue not in self._read_now:
+            return False
+        self._waiters.add((queue, owner.bytes))
+        return True
+
+    @property
+    def waiters(self) -> list[tuple[QueueName, bytes]]:
+        """Those to whom something may be pushed."""
+        return list(self._waiters)
+
+    def leave(self, queue: QueueName, owner: bytes) -> None:
+        """From now on what is pushed to ``owner`` is unwanted."""
+        self._waiters.discard((queue, owner))
+        if (queue, owner) in self._pushed:
+            self.unwanted.set()
 
     def take_pushed(self, queue: QueueName, owner: ProcessId) -> list[Push]:
         """What was pushed to ``owner``; it is handed over."""
         return self._pushed.pop((queue, owner.bytes), [])
 
-    def all_pushed(self) -> list[tuple[QueueName, bytes, Push]]:
-        """What was pushed and not taken, at the end; it is handed over."""
-        left = [(queue, owner, each) for (queue, owner), mine in self._pushed.items() for each in mine]
-        self._pushed.clear()
-        return left
+    def take_unwanted(self) -> list[tuple[QueueName, bytes, Push]]:
+        """What was pushed to those who do not wait any more; it is handed over."""
+        self.unwanted.clear()
+        left = [key for key in self._pushed if key not in self._waiters]
+        return [(*key, each) for key in left for each in self._pushed.pop(key)]
 
     def due_in(self, queue: QueueName, milliseconds: int) -> None:
         """Let the next wait for ``queue`` end when its next delayed message is due; -1 if there is none."""
@@ -135,6 +151,8 @@ class StreamWakeups(Wakeups):
                 return
             push = Push(fields[b"i"], fields[b"r"], after)
             self._pushed.setdefault((queue, owner), []).append(push)
+            if (queue, owner) not in self._waiters:
+                self.unwanted.set()
         self.wake(queue)
 
 

@@ -100,8 +100,12 @@ class Streams(StreamOperations):
                 group.start_soon(self._wakeups.run)
                 group.start_soon(self._outbox.run)
                 group.start_soon(self._weights.run)
+                group.start_soon(self._return_unwanted)
         finally:
-            await self._hand_back_pushed()
+            with anyio.move_on_after(2, shield=True), suppress(StoreDown):
+                for queue, owner in self._wakeups.waiters:
+                    await self._withdraw(queue, owner)
+                await self._hand_back_unwanted()
 
     @property
     def listening(self) -> bool:
@@ -185,6 +189,8 @@ class Streams(StreamOperations):
             self._outages += 1
             raise
         deliveries, unreadable = deliveries_of(answer, queue, owner)
+        if deliveries:
+            self._wakeups.leave(queue, owner.bytes)
         self._wakeups.due_in(queue, answer[2])
         if unreadable or answer[1]:
             await self._give_up(keys, unreadable)
@@ -201,14 +207,30 @@ class Streams(StreamOperations):
             deliveries = [each for each in deliveries if each not in lost]
         return deliveries
 
-    async def _hand_back_pushed(self) -> None:
+    async def withdraw(self, queue: QueueName, owner: ProcessId) -> None:
+        """Have nothing more pushed to ``owner`` before it asks again; what was pushed is handed back."""
+        if (queue, owner.bytes) in self._wakeups.waiters:
+            await self._withdraw(queue, owner.bytes)
+
+    async def _withdraw(self, queue: QueueName, owner: bytes) -> None:
+        await self._scripts.withdraw(keys_of(queue), owner)
+        self._wakeups.leave(queue, owner)
+
+    async def _return_unwanted(self) -> None:
+        """Hand back what is pushed to one that has withdrawn meanwhile."""
+        while True:
+            await self._wakeups.unwanted.wait()
+            with suppress(StoreDown):
+                await self._hand_back_unwanted()
+
+    async def _hand_back_unwanted(self) -> None:
         """Hand back what was pushed here and will not be run. While Redis is away it stays leased."""
         back: list[Delivery] = []
-        for queue, owner, each in self._wakeups.all_pushed():
+        for queue, owner, each in self._wakeups.take_unwanted():
             found, _ = deliveries_of([1, 0, -1, each.id, each.record], queue, ProcessId(UUID(bytes=owner)))
             back += found
         if back:
-            with anyio.move_on_after(2, shield=True), suppress(StoreDown):
+            with anyio.CancelScope(shield=True):
                 await self.settle([Settlement(delivery=each, outcome=Released()) for each in back])
 
     async def _refuse_full(self, positions: Mapping[QueueName, Sequence[int]]) -> bool:

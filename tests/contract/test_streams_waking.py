@@ -138,6 +138,47 @@ class TestWaking:
                 assert await streams.claim(QUEUE, self.me, 1) == []
             group.cancel_scope.cancel()
 
+    @pytest.mark.parametrize("pushed", [False, True])
+    async def test_who_waits_no_more_is_given_nothing(self, harness: StreamsHarness, pushed: bool) -> None:
+        """It may be paused, stopped or full: the message goes to whoever asks, not to the end of a lease."""
+        peer = await harness.peer()
+        async with anyio.create_task_group() as group:
+            group.start_soon(harness.streams.run)
+            with anyio.fail_after(30):
+                while not harness.streams.listening:
+                    await harness.streams.wait(QUEUE, 0.05)
+                assert await harness.streams.claim(QUEUE, self.me, 1) == []
+                if pushed:
+                    await peer.publish([message()])
+                    await harness.expect_depth(waiting=0, delayed=0, running=1)
+                    await harness.streams.withdraw(QUEUE, self.me)
+                else:
+                    await harness.streams.withdraw(QUEUE, self.me)
+                    await peer.publish([message()])
+                    await harness.expect_depth(waiting=1, delayed=0, running=0)
+                while not (got := await peer.claim(QUEUE, new_process_id(), 1)):
+                    await asyncio.sleep(0.01)
+                assert got[0].attempt == 1
+                # It may ask again, as any other.
+                await peer.settle([Settlement(delivery=got[0], outcome=Completed())])
+                assert await harness.streams.claim(QUEUE, self.me, 1) == []
+                await peer.publish([message()])
+                await harness.expect_depth(waiting=0, delayed=0, running=1)
+            group.cancel_scope.cancel()
+        await harness.expect_depth(waiting=1, delayed=0, running=0)
+
+    async def test_a_process_that_ends_waits_no_more(self, harness: StreamsHarness) -> None:
+        peer = await harness.peer()
+        async with anyio.create_task_group() as group:
+            group.start_soon(harness.streams.run)
+            with anyio.fail_after(30):
+                while not harness.streams.listening:
+                    await harness.streams.wait(QUEUE, 0.05)
+                assert await harness.streams.claim(QUEUE, self.me, 1) == []
+            group.cancel_scope.cancel()
+        await peer.publish([message()])
+        await harness.expect_depth(waiting=1, delayed=0, running=0)
+
     async def test_nothing_else_waits_when_a_message_is_pushed(self, harness: StreamsHarness) -> None:
         """What was sent without a wake-up stands first; whoever waits is woken and finds both."""
         peer = await harness.peer()

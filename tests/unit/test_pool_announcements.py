@@ -6,8 +6,10 @@ import anyio
 
 from hive.broker.memory import Memory
 from hive.clock import SystemClock
+from hive.context import Context
 from hive.errors import StoreDown
 from hive.ids import ProcessId, QueueName
+from hive.tasks import task
 from pool_kit import Rig
 
 
@@ -17,12 +19,23 @@ class Listening(Memory):
     def __init__(self) -> None:
         super().__init__(SystemClock())
         self.heard: list[dict[QueueName, int]] = []
+        self.withdrawn: list[QueueName] = []
         self.away = False
 
     async def announce(self, owner: ProcessId, slots: Mapping[QueueName, int]) -> None:
         if self.away:
             raise StoreDown("memory", "announcing")
         self.heard.append(dict(slots))
+
+    async def withdraw(self, queue: QueueName, owner: ProcessId) -> None:
+        self.withdrawn.append(queue)
+
+    async def until_withdrawn(self, queue: str) -> None:
+        """Once more than so far."""
+        with anyio.fail_after(1):
+            self.withdrawn.clear()
+            while queue not in self.withdrawn:
+                await anyio.sleep(0.005)
 
     async def until(self, count: int) -> None:
         with anyio.fail_after(10):
@@ -60,3 +73,25 @@ async def test_an_outage_is_waited_out() -> None:
         broker.away = False
         await broker.until(1)
     assert broker.heard == [{"work": 4}]
+
+
+async def test_who_cannot_start_a_message_at_once_does_not_wait_for_one() -> None:
+    """Paused, full or stopped: a broker must not set one aside for it."""
+    broker = Listening()
+    rig = Rig(slots=1, queues=("one", "two"), broker=broker)
+    gate = anyio.Event()
+
+    @task(queue="one", into=rig.registry)
+    async def hold(context: Context) -> None:
+        await gate.wait()
+
+    async with rig.serving() as pool:
+        await broker.until(1)
+        pool.pause(QueueName("two"))
+        await broker.until_withdrawn("two")
+        pool.resume(QueueName("two"))
+        await rig.send(hold)
+        await broker.until_withdrawn("one")
+        gate.set()
+        pool.stop_intake()
+        await broker.until_withdrawn("two")

@@ -18,6 +18,9 @@ if not given then
   close()
   return {0}
 end
+if sub(is.waiter, 1, 16) == ARGV[1] then
+  is.waiter = '' -- it waits no more, or anew
+end
 if taken == 0 then
   is.asleep = 1
   if patience > 0 then
