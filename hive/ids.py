@@ -4,7 +4,7 @@ import os
 import random
 import time
 from typing import Final, NewType
-from uuid import UUID
+from uuid import UUID, SafeUUID
 
 TenantId = NewType("TenantId", str)
 QueueName = NewType("QueueName", str)
@@ -33,7 +33,10 @@ def time_ordered() -> UUID:
     secrets: asking the system for each one's random bits costs more than all the rest.
     """
     milliseconds = time.clock_gettime_ns(time.CLOCK_REALTIME) // 1_000_000
-    return UUID(int=(milliseconds << 80 | _random_bits(80)) & _FREE | _VERSION_7)
+    made = object.__new__(UUID)  # its constructor looks at six ways to make one, for twice the time
+    object.__setattr__(made, "int", (milliseconds << 80 | _random_bits(80)) & _FREE | _VERSION_7)
+    object.__setattr__(made, "is_safe", SafeUUID.unknown)
+    return made
 
 
 def new_message_id() -> MessageId:

@@ -1,6 +1,8 @@
 """@task, the registry, the client's checks, and tenancy that fails closed."""
 
+import copy
 import os
+import pickle
 import uuid
 from dataclasses import replace
 
@@ -194,3 +196,11 @@ def test_ids_sort_by_time_and_are_version_7() -> None:
     milliseconds = [each.int >> 80 for each in ids]
     assert milliseconds == sorted(milliseconds)
     assert time_ordered().int >> 80 >= milliseconds[-1]
+
+
+def test_an_id_is_a_uuid_like_any_other() -> None:
+    made = time_ordered()
+    same = uuid.UUID(str(made))
+    assert (made, hash(made), repr(made), made.is_safe) == (same, hash(same), repr(same), same.is_safe)
+    assert (made.version, made.variant) == (7, uuid.RFC_4122)
+    assert pickle.loads(pickle.dumps(made)) == copy.deepcopy(made) == made
