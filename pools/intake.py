@@ -27,6 +27,8 @@ from pools.slots import Slots
 
 WAIT_SECONDS = 1.5
 """The slow poll behind a broker's wake-ups; also bounds how late a returned store is noticed."""
+FULL_SECONDS = 0.05
+"""A pool that stays full for so long lets others have what comes next."""
 OVERDUE_SECONDS = 60.0
 """A claim that takes longer than any broker's deadline is wedged."""
 
@@ -172,9 +174,7 @@ class Intake:
                     count = await self.run_once(held)
                     failures = failures + 1 if count is None else 0
                     if not count:
-                        if full:
-                            await self._withdraw()
-                        await self._idle(failures)
+                        await self._idle(failures, full)
                 await self._withdraw()
                 group.cancel_scope.cancel()
         finally:
@@ -251,7 +251,7 @@ class Intake:
         except StoreDown as error:
             self._hands.unanswered("withdrawing", error)
 
-    async def _idle(self, failures: int) -> None:
+    async def _idle(self, failures: int, full: bool) -> None:
         """Wait for work, or for the store to come back."""
         if self.stopped or self.paused:
             return
@@ -260,6 +260,12 @@ class Intake:
                 await anyio.sleep(RETRY.delay(failures))
                 return
             try:
+                if full:
+                    # Most jobs are short: the slot may well be free when the next message comes.
+                    with anyio.move_on_after(FULL_SECONDS):
+                        return await self._hands.broker.wait(self.queue, WAIT_SECONDS)
+                    if not self._slots.free:
+                        await self._withdraw()
                 await self._hands.broker.wait(self.queue, WAIT_SECONDS)
             except StoreDown as error:
                 self._hands.unanswered("waiting for work", error)
