@@ -34,7 +34,7 @@ async def present(hive: Assembly) -> None:
     else:
         path = hive.roots.add(folder)
         try:
-            await hive.pairs.add(
+            pair = await hive.pairs.add(
                 DEFAULT_TENANT,
                 kind="files",
                 name=NAME,
@@ -42,7 +42,8 @@ async def present(hive: Assembly) -> None:
                 credential=None,
                 refresh_seconds=600,
             )
-            hive.beat.tenants_changed()
+            # Not with the next check, which may be a quarter of a minute away.
+            await hive.pairs.request_run(DEFAULT_TENANT, pair.id, client=hive.client)
         except Conflict:
             log.debug("demo.added_before")
     command = Path(sys.argv[0])
