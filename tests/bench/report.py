@@ -104,12 +104,12 @@ How to read it:
 - One worker process each. Systems with threads get 24 of them for empty tasks (more make them slower) and 100
   where tasks sleep; the others run 100 tasks at once. hive runs on the standard event loop, with 100 slots
   and 400 prefetched.
-- Valkey keeps nothing on disk. PostgreSQL runs with its default durability: each commit is flushed. hive's own
+- Valkey keeps nothing on disk. PostgreSQL runs with its default durability: each commit is flushed. hive's
   claims are the exception, as everywhere: a claim is a lease, and does not wait for the disk; publishes and
   settles do.
-- Bulk is the fastest way each system documents; hive's is `publish_all`, fed by a generator, which makes the next
-  thousand messages while the last are written. What stands behind a losing row, and the next step, is in
-  [architecture.md](architecture.md#speed).
+- Bulk is the fastest way each system documents; hive's is `publish_all`, fed by a generator: it makes the
+  next thousand messages while the last are written. What stands behind a losing row, and the next step, is
+  in [architecture.md](architecture.md#speed).
 - Peers run as they ship, without per-task logging and without stored results. Every redis-py gets hiredis.
 - hive does what it always does: leases, fences, tenants, dead letters. Nothing is switched off for this.
 - Rows that hive loses stay.

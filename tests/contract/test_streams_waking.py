@@ -5,6 +5,8 @@ import os
 import shutil
 import signal
 import tempfile
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from threading import Thread
 
@@ -31,57 +33,59 @@ def harness(redis_store: RedisStore, database: Database) -> StreamsHarness:
     return StreamsHarness(redis_store, database)
 
 
+@asynccontextmanager
+async def listening(streams: Streams) -> AsyncGenerator[None]:
+    """``streams`` at work and reading wake-ups, for thirty seconds at the most."""
+    async with anyio.create_task_group() as group:
+        group.start_soon(streams.run)
+        with anyio.fail_after(30):
+            while not streams.listening:
+                await streams.wait(QUEUE, 0.05)
+            yield
+        group.cancel_scope.cancel()
+
+
 class TestWaking:
     me = new_process_id()
 
     async def test_another_process_is_woken_at_once(self, harness: StreamsHarness) -> None:
         peer = await harness.peer()
         clock = asyncio.get_running_loop().time
-        async with anyio.create_task_group() as group:
-            group.start_soon(harness.streams.run)
-            with anyio.fail_after(30):
-                while not harness.streams.listening:
-                    await harness.streams.wait(QUEUE, 0.05)
-                # Now the poll is two seconds away: only a wake-up is faster.
-                for _ in range(5):
-                    assert await harness.streams.claim(QUEUE, self.me, 1) == []
-                    await harness.streams.wait(QUEUE, 0.05)
-                    await peer.publish([message()])
-                    started = clock()
-                    await harness.streams.wait(QUEUE, 10)
-                    assert clock() - started < 1
-                    for each in await harness.streams.claim(QUEUE, self.me, 1):
-                        await harness.streams.settle([Settlement(delivery=each, outcome=Completed())])
-            group.cancel_scope.cancel()
+        async with listening(harness.streams):
+            # Now the poll is two seconds away: only a wake-up is faster.
+            for _ in range(5):
+                assert await harness.streams.claim(QUEUE, self.me, 1) == []
+                await harness.streams.wait(QUEUE, 0.05)
+                await peer.publish([message()])
+                started = clock()
+                await harness.streams.wait(QUEUE, 10)
+                assert clock() - started < 1
+                for each in await harness.streams.claim(QUEUE, self.me, 1):
+                    await harness.streams.settle([Settlement(delivery=each, outcome=Completed())])
 
     async def test_a_lone_message_comes_with_its_wake_up(self, harness: StreamsHarness) -> None:
         """Given to one that waits by the publish itself; whoever leaves before taking it hands it back."""
         peer = await harness.peer()
-        async with anyio.create_task_group() as group:
-            group.start_soon(harness.streams.run)
-            with anyio.fail_after(30):
-                while not harness.streams.listening:
-                    await harness.streams.wait(QUEUE, 0.05)
-                fence = 0
-                for resource in (None, "r", "r"):
-                    assert await harness.streams.claim(QUEUE, self.me, 1) == []
-                    sent = message(key="k", resource=resource)
-                    await peer.publish([sent])
-                    await harness.expect_depth(waiting=0, delayed=0, running=1)
-                    got: list[Delivery] = []
-                    while not got:
-                        await harness.streams.wait(QUEUE, 10)
-                        got = await harness.streams.claim(QUEUE, self.me, 1)
-                    assert (got[0].id, got[0].attempt, got[0].owner) == (sent.id, 1, self.me)
-                    assert got[0].fence > fence
-                    fence = got[0].fence
-                    assert await harness.streams.settle(
-                        [Settlement(delivery=got[0], outcome=Completed())]
-                    ) == [Verdict.ACCEPTED]
+        async with listening(harness.streams):
+            fence = 0
+            for resource in (None, "r", "r"):
                 assert await harness.streams.claim(QUEUE, self.me, 1) == []
-                await peer.publish([message()])
-                await harness.streams.wait(QUEUE, 10)
-            group.cancel_scope.cancel()
+                sent = message(key="k", resource=resource)
+                await peer.publish([sent])
+                await harness.expect_depth(waiting=0, delayed=0, running=1)
+                got: list[Delivery] = []
+                while not got:
+                    await harness.streams.wait(QUEUE, 10)
+                    got = await harness.streams.claim(QUEUE, self.me, 1)
+                assert (got[0].id, got[0].attempt, got[0].owner) == (sent.id, 1, self.me)
+                assert got[0].fence > fence
+                fence = got[0].fence
+                assert await harness.streams.settle([Settlement(delivery=got[0], outcome=Completed())]) == [
+                    Verdict.ACCEPTED
+                ]
+            assert await harness.streams.claim(QUEUE, self.me, 1) == []
+            await peer.publish([message()])
+            await harness.streams.wait(QUEUE, 10)
         await harness.expect_depth(waiting=1, delayed=0, running=0)
         assert len(await peer.claim(QUEUE, new_process_id(), 5)) == 1
 
@@ -91,19 +95,14 @@ class TestWaking:
         """Killed before it took the message: its successor on the same folder need not wait for the lease."""
         victim, successor = await harness.peer(), await harness.peer()
         sent = message()
-        async with anyio.create_task_group() as group:
-            group.start_soon(harness.streams.run)
-            with anyio.fail_after(30):
-                while not harness.streams.listening:
-                    await harness.streams.wait(QUEUE, 0.05)
-                assert await harness.streams.claim(QUEUE, self.me, 1) == []
-                await victim.publish([sent])
-                await harness.expect_depth(waiting=0, delayed=0, running=1)
-                # It never asks for it.
-                assert await successor.owner_died(self.me) == 1
-                (again,) = await successor.claim(QUEUE, new_process_id(), 5)
-                assert (again.id, again.attempt, again.redelivered) == (sent.id, 1, True)
-            group.cancel_scope.cancel()
+        async with listening(harness.streams):
+            assert await harness.streams.claim(QUEUE, self.me, 1) == []
+            await victim.publish([sent])
+            await harness.expect_depth(waiting=0, delayed=0, running=1)
+            # It never asks for it.
+            assert await successor.owner_died(self.me) == 1
+            (again,) = await successor.claim(QUEUE, new_process_id(), 5)
+            assert (again.id, again.attempt, again.redelivered) == (sent.id, 1, True)
 
     async def test_a_process_that_stood_still_does_not_start_what_was_brought_back(
         self, harness: StreamsHarness
@@ -123,102 +122,77 @@ class TestWaking:
             await store.close()
             return got
 
-        async with anyio.create_task_group() as group:
-            group.start_soon(streams.run)
-            with anyio.fail_after(30):
-                while not streams.listening:
-                    await streams.wait(QUEUE, 0.05)
-                assert await streams.claim(QUEUE, self.me, 1) == []
-                elsewhere = Thread(target=lambda: got.extend(asyncio.run(meanwhile())))
-                got: list[Delivery] = []
-                elsewhere.start()
-                elsewhere.join()  # the loop stands still
-                assert [each.id for each in got] == [sent.id]
-                await streams.wait(QUEUE, 1)
-                assert await streams.claim(QUEUE, self.me, 1) == []
-            group.cancel_scope.cancel()
+        async with listening(streams):
+            assert await streams.claim(QUEUE, self.me, 1) == []
+            elsewhere = Thread(target=lambda: got.extend(asyncio.run(meanwhile())))
+            got: list[Delivery] = []
+            elsewhere.start()
+            elsewhere.join()  # the loop stands still
+            assert [each.id for each in got] == [sent.id]
+            await streams.wait(QUEUE, 1)
+            assert await streams.claim(QUEUE, self.me, 1) == []
 
     @pytest.mark.parametrize("pushed", [False, True])
     async def test_who_waits_no_more_is_given_nothing(self, harness: StreamsHarness, pushed: bool) -> None:
         """It may be paused, stopped or full: the message goes to whoever asks, not to the end of a lease."""
         peer = await harness.peer()
-        async with anyio.create_task_group() as group:
-            group.start_soon(harness.streams.run)
-            with anyio.fail_after(30):
-                while not harness.streams.listening:
-                    await harness.streams.wait(QUEUE, 0.05)
-                assert await harness.streams.claim(QUEUE, self.me, 1) == []
-                if pushed:
-                    await peer.publish([message()])
-                    await harness.expect_depth(waiting=0, delayed=0, running=1)
-                    await harness.streams.withdraw(QUEUE, self.me)
-                else:
-                    await harness.streams.withdraw(QUEUE, self.me)
-                    await peer.publish([message()])
-                    await harness.expect_depth(waiting=1, delayed=0, running=0)
-                while not (got := await peer.claim(QUEUE, new_process_id(), 1)):
-                    await asyncio.sleep(0.01)
-                assert got[0].attempt == 1
-                # It may ask again, as any other.
-                await peer.settle([Settlement(delivery=got[0], outcome=Completed())])
-                assert await harness.streams.claim(QUEUE, self.me, 1) == []
+        async with listening(harness.streams):
+            assert await harness.streams.claim(QUEUE, self.me, 1) == []
+            if pushed:
                 await peer.publish([message()])
                 await harness.expect_depth(waiting=0, delayed=0, running=1)
-            group.cancel_scope.cancel()
+                await harness.streams.withdraw(QUEUE, self.me)
+            else:
+                await harness.streams.withdraw(QUEUE, self.me)
+                await peer.publish([message()])
+                await harness.expect_depth(waiting=1, delayed=0, running=0)
+            while not (got := await peer.claim(QUEUE, new_process_id(), 1)):
+                await asyncio.sleep(0.01)
+            assert got[0].attempt == 1
+            # It may ask again, as any other.
+            await peer.settle([Settlement(delivery=got[0], outcome=Completed())])
+            assert await harness.streams.claim(QUEUE, self.me, 1) == []
+            await peer.publish([message()])
+            await harness.expect_depth(waiting=0, delayed=0, running=1)
         await harness.expect_depth(waiting=1, delayed=0, running=0)
 
     async def test_a_process_that_ends_waits_no_more(self, harness: StreamsHarness) -> None:
         peer = await harness.peer()
-        async with anyio.create_task_group() as group:
-            group.start_soon(harness.streams.run)
-            with anyio.fail_after(30):
-                while not harness.streams.listening:
-                    await harness.streams.wait(QUEUE, 0.05)
-                assert await harness.streams.claim(QUEUE, self.me, 1) == []
-            group.cancel_scope.cancel()
+        async with listening(harness.streams):
+            assert await harness.streams.claim(QUEUE, self.me, 1) == []
         await peer.publish([message()])
         await harness.expect_depth(waiting=1, delayed=0, running=0)
 
     async def test_nothing_else_waits_when_a_message_is_pushed(self, harness: StreamsHarness) -> None:
         """What was sent without a wake-up stands first; whoever waits is woken and finds both."""
         peer = await harness.peer()
-        async with anyio.create_task_group() as group:
-            group.start_soon(harness.streams.run)
-            with anyio.fail_after(30):
-                while not harness.streams.listening:
-                    await harness.streams.wait(QUEUE, 0.05)
-                assert await harness.streams.claim(QUEUE, self.me, 5) == []
-                first, second = message(), message()
-                await peer.publish([first], notify=False)
-                await peer.publish([second])
-                await harness.expect_depth(waiting=2, delayed=0, running=0)
-                await harness.streams.wait(QUEUE, 10)
-                got = await harness.streams.claim(QUEUE, self.me, 5)
-                assert [each.id for each in got] == [first.id, second.id]
-            group.cancel_scope.cancel()
+        async with listening(harness.streams):
+            assert await harness.streams.claim(QUEUE, self.me, 5) == []
+            first, second = message(), message()
+            await peer.publish([first], notify=False)
+            await peer.publish([second])
+            await harness.expect_depth(waiting=2, delayed=0, running=0)
+            await harness.streams.wait(QUEUE, 10)
+            got = await harness.streams.claim(QUEUE, self.me, 5)
+            assert [each.id for each in got] == [first.id, second.id]
 
     async def test_nothing_is_pushed_past_a_pause_or_to_one_who_left(self, harness: StreamsHarness) -> None:
-        async with anyio.create_task_group() as group:
-            group.start_soon(harness.streams.run)
-            with anyio.fail_after(30):
-                while not harness.streams.listening:
-                    await harness.streams.wait(QUEUE, 0.05)
-                assert await harness.streams.claim(QUEUE, self.me, 1) == []
-                await harness.streams.pause(QUEUE)
-                await harness.streams.publish([message()])
-                await harness.expect_depth(waiting=1, delayed=0, running=0)
-                await harness.streams.resume(QUEUE)
-                (got,) = await harness.streams.claim(QUEUE, self.me, 1)
-                await harness.streams.settle([Settlement(delivery=got, outcome=Completed())])
-                assert await harness.streams.claim(QUEUE, self.me, 1) == []
-                # As if two seconds had passed since it asked.
-                keys = keys_of(QUEUE)
-                waiter = await harness.store.client.hget(keys.state, "waiter")
-                assert waiter is not None
-                await harness.store.client.hset(keys.state, "waiter", waiter[:16] + bytes(8) + waiter[24:])
-                await harness.streams.publish([message()])
-                await harness.expect_depth(waiting=1, delayed=0, running=0)
-            group.cancel_scope.cancel()
+        async with listening(harness.streams):
+            assert await harness.streams.claim(QUEUE, self.me, 1) == []
+            await harness.streams.pause(QUEUE)
+            await harness.streams.publish([message()])
+            await harness.expect_depth(waiting=1, delayed=0, running=0)
+            await harness.streams.resume(QUEUE)
+            (got,) = await harness.streams.claim(QUEUE, self.me, 1)
+            await harness.streams.settle([Settlement(delivery=got, outcome=Completed())])
+            assert await harness.streams.claim(QUEUE, self.me, 1) == []
+            # As if two seconds had passed since it asked.
+            keys = keys_of(QUEUE)
+            waiter = await harness.store.client.hget(keys.state, "waiter")
+            assert waiter is not None
+            await harness.store.client.hset(keys.state, "waiter", waiter[:16] + bytes(8) + waiter[24:])
+            await harness.streams.publish([message()])
+            await harness.expect_depth(waiting=1, delayed=0, running=0)
 
     @pytest.mark.parametrize("how", ["unreadable", "poison"])
     async def test_who_gives_a_resource_back_wakes_the_next(self, harness: StreamsHarness, how: str) -> None:

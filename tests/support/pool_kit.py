@@ -1,5 +1,6 @@
 """A worker pool over the memory broker, with what tests need to drive and watch it."""
 
+import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -17,7 +18,7 @@ from hive.events import Events, JobSettled, JobStarted, SlotWrittenOff
 from hive.ids import MessageId, ProcessId, QueueName, TenantId, new_process_id
 from hive.settings import Crashes, Leases, Pool, Shutdown
 from hive.store.connection import Connection
-from hive.tasks import Registry, Task
+from hive.tasks import Registry, Task, task
 from pools.children import ChildRunner
 from pools.pool import WorkerPool
 
@@ -166,3 +167,27 @@ class Rig:
                 yield self.pool
             finally:
                 group.cancel_scope.cancel()
+
+
+def declare(rig: Rig, function: Any, queue: str = "work", **options: Any) -> Any:
+    """``function`` as a task of the rig."""
+    return task(queue=queue, into=rig.registry, **options)(function)
+
+
+class Gate:
+    """Handlers that wait here until let through, and count themselves."""
+
+    def __init__(self) -> None:
+        self.open = asyncio.Event()
+        self.inside = 0
+        self.most = 0
+        self.entered = 0
+
+    async def __call__(self, context: Context) -> None:
+        self.entered += 1
+        self.inside += 1
+        self.most = max(self.most, self.inside)
+        try:
+            await self.open.wait()
+        finally:
+            self.inside -= 1

@@ -15,17 +15,12 @@ from hive.errors import ConfigurationError, HandedBack, LeaseLost, NeedsOperator
 from hive.ids import QueueName, TaskName, new_message_id
 from hive.ingest.fetching import ChildDied
 from hive.outcomes import ErrorKind, ExitDetail
-from hive.tasks import task
 from hive.tenancy import current_tenant, current_tenant_or_none
 from patience import until
-from pool_kit import ACME, Rig
+from pool_kit import ACME, Rig, declare
 from pools.children import ChildCall, ChildTaskError
 
 SOON = Retry(on=(ValueError,), delays_seconds=(0, 0))
-
-
-def declare(rig: Rig, function: Any, **options: Any) -> Any:
-    return task(queue="work", into=rig.registry, **options)(function)
 
 
 async def test_success_runs_in_the_messages_tenant_and_leaves_nothing_behind():

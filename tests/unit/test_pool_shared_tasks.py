@@ -16,21 +16,16 @@ from hive.broker.port import Delivery
 from hive.context import Context
 from hive.errors import Transient
 from hive.ids import QueueName
-from hive.tasks import task
 from hive.tenancy import current_tenant_or_none
 from hive.testing.manual_clock import ManualClock
 from patience import until
-from pool_kit import Rig
+from pool_kit import Rig, declare
 from pools.groups import TURN_SECONDS, is_cancelled
 from pools.run import Run, StopReason
 
 WORK = QueueName("work")
 LEFT_BEHIND: contextvars.ContextVar[str] = contextvars.ContextVar("left_behind", default="nothing")
 ENDS = ("completed", "failed", "retrying", "cancelled")
-
-
-def declare(rig: Rig, function: Any, queue: str = "work", **options: Any) -> Any:
-    return task(queue=queue, into=rig.registry, **options)(function)
 
 
 @asynccontextmanager
