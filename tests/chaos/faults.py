@@ -200,9 +200,14 @@ async def _end(pid: int | None, number: signal.Signals) -> None:
 
 
 async def _gone(pid: int) -> bool:
+    return _may_be_reaped(pid)
+
+
+def _may_be_reaped(pid: int) -> bool:
+    """Whether all of it has ended. That its main thread is a zombie says nothing of the others."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
         return True
 
 
