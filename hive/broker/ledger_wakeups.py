@@ -83,7 +83,7 @@ class LedgerWakeups(Wakeups):
             await anyio.sleep(backoff.delay(max(1, failures)))
 
     async def _prove(self) -> None:
-        """Notify ourselves until it arrives."""
+        """Notify ourselves until it arrives, whatever becomes of the connections we say it over."""
         said = False
         pause = 0.02
         waited = 0.0
@@ -91,8 +91,8 @@ class LedgerWakeups(Wakeups):
             try:
                 async with self._database.statements() as connection:
                     await connection.execute("select pg_notify($1, '')", self._probe)
-            except StoreDown:
-                return
+            except StoreDown as error:
+                log.debug("ledger.probe_unsaid", cause=str(error))
             with anyio.move_on_after(pause):
                 await self._proven.wait()
             waited += pause

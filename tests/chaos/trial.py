@@ -5,7 +5,6 @@ crew starts ─▶ jobs flow ─▶ fault ─▶ … full speed again ─▶ all
 
 import asyncio
 import random
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -191,21 +190,25 @@ class Trial:
         """
         least_slots = least_connections = 1 << 30
         after = 0
+        held: list[Any] = []
 
         async def none_left() -> bool:
-            nonlocal least_slots, least_connections, after
+            nonlocal least_slots, least_connections, after, held
             statuses = await self.crew.statuses()
             after = await self._connections()
             slots = sum(each["slots"]["in_use"] + each["slots"]["written_off"] for each in statuses)
             stores = [each[store] for each in statuses for store in ("postgres", "redis") if store in each]
+            held = [each["slots"] for each in statuses] + stores
             known = sum(store["open"] for store in stores)
             borrowed = sum(store["borrowed"] for store in stores)
             least_slots = min(least_slots, slots)
             least_connections = min(least_connections, max(0, after - known) + borrowed)
             return least_slots == least_connections == 0
 
-        with suppress(NotInTime):  # the counts say it
+        try:
             await until(none_left, seconds=QUIET_SECONDS, what="quiet")
+        except NotInTime:
+            self._remarks.append(f"never quiet: {after} connections, and at the end {held}")
         for member in self.crew.members:
             last = await member.stop()
             if last is None:
@@ -219,7 +222,8 @@ class Trial:
         try:
             await until(closed, seconds=QUIET_SECONDS, what="connections closed")
         except NotInTime:
-            least_connections += await self._connections()
+            least_connections += (left := await self._connections())
+            self._remarks.append(f"{left} connections outlive their processes")
         return least_slots, least_connections, after
 
     async def _connections(self) -> int:

@@ -1,7 +1,8 @@
 """The ledger under the contract suite, on a real PostgreSQL; and what only the ledger has."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 
 import anyio
 import pytest
@@ -13,6 +14,7 @@ from hive.ids import ProcessId, QueueName, TenantId, new_process_id
 from hive.outcomes import Completed, ErrorKind, ErrorRecord, ExitDetail, Failed, Outcome, Released, Retrying
 from hive.settings import Postgres
 from hive.states import JobState
+from hive.store.connection import Connection
 from hive.store.postgres import Database
 from hive.testing.broker_contract import BrokerContract
 from hive.testing.broker_machine import BrokerMachine
@@ -289,6 +291,29 @@ class TestLedgerAlone:
                 await until(lambda: not harness.ledger.listening)
                 await until(lambda: harness.ledger.listening)
             group.cancel_scope.cancel()
+
+    async def test_the_listener_is_proven_though_other_connections_are_lost(
+        self, harness: LedgerHarness, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        whole, lost = harness.database.statements, 0
+
+        @asynccontextmanager
+        async def statements() -> AsyncGenerator[Connection]:
+            nonlocal lost
+            async with whole() as connection:
+                if lost < 3:
+                    lost += 1
+                    await connection.fetchval("select pg_terminate_backend(pg_backend_pid())")
+                yield connection
+
+        monkeypatch.setattr(harness.database, "statements", statements)
+        async with anyio.create_task_group() as group:
+            group.start_soon(harness.ledger.run)
+            with anyio.fail_after(20):
+                await harness.ledger.wait(QUEUE, 0.01)
+                await until(lambda: harness.ledger.listening)
+            group.cancel_scope.cancel()
+        assert lost == 3
 
     async def test_one_notification_a_queue_and_transaction(self, harness: LedgerHarness) -> None:
         heard: list[str] = []
