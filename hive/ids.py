@@ -3,7 +3,8 @@
 import os
 import random
 import time
-from typing import Final, NewType
+from collections.abc import Callable
+from typing import Final, NewType, cast
 from uuid import UUID, SafeUUID
 
 TenantId = NewType("TenantId", str)
@@ -20,8 +21,13 @@ DEFAULT_TENANT = TenantId("public")
 
 _RANDOM: Final = random.Random()  # our own: whoever seeds the module's would have ids twice
 _random_bits: Final = _RANDOM.getrandbits
+_now: Final = time.time_ns  # a name of the module is found in half of the time
+_new: Final = object.__new__
+_set_int: Final[Callable[[UUID, int], None]] = vars(UUID)["int"].__set__
+_set_safety: Final[Callable[[UUID, SafeUUID], None]] = vars(UUID)["is_safe"].__set__
 os.register_at_fork(after_in_child=_RANDOM.seed)  # else a child would draw its parent's ids
 
+_UNKNOWN: Final = SafeUUID.unknown
 _FREE: Final = ~(0xF << 76 | 0x3 << 62)
 _VERSION_7: Final = 0x7 << 76 | 0x2 << 62
 
@@ -32,18 +38,12 @@ def time_ordered() -> UUID:
     Ids made later sort later, to the millisecond, so that new rows go to the end of an index. They are no
     secrets: asking the system for each one's random bits costs more than all the rest.
     """
-    milliseconds = time.clock_gettime_ns(time.CLOCK_REALTIME) // 1_000_000
-    made = object.__new__(UUID)  # its constructor looks at six ways to make one, for twice the time
-    object.__setattr__(made, "int", (milliseconds << 80 | _random_bits(80)) & _FREE | _VERSION_7)
-    object.__setattr__(made, "is_safe", SafeUUID.unknown)
+    made = _new(UUID)  # its constructor looks at six ways to make one, for four times the time
+    _set_int(made, (_now() // 1_000_000 << 80 | _random_bits(80)) & _FREE | _VERSION_7)
+    _set_safety(made, _UNKNOWN)
     return made
 
 
-def new_message_id() -> MessageId:
-    """A fresh id for a message."""
-    return MessageId(time_ordered())
-
-
-def new_process_id() -> ProcessId:
-    """A fresh id for one boot."""
-    return ProcessId(time_ordered())
+# The same under names with a type: a function around it would take half as long again.
+new_message_id: Final = cast("Callable[[], MessageId]", time_ordered)
+new_process_id: Final = cast("Callable[[], ProcessId]", time_ordered)

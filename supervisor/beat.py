@@ -18,7 +18,6 @@ for each; what comes up in between is decided by the next reading.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
 from heapq import heapify, heappop, heappush, heapreplace
 
 import anyio
@@ -104,7 +103,7 @@ class _Line:
         heappush(self.entries, entry)
 
     def message(self, tenant: TenantId | None) -> Message:
-        return replace(self._pattern, id=new_message_id(), tenant=tenant)
+        return self._pattern._replace(id=new_message_id(), tenant=tenant)
 
 
 _Due = tuple[_Line, _Entry]

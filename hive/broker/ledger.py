@@ -7,7 +7,7 @@ they no longer match. Statements that serve many deliveries at once skip locked 
 """
 
 from collections import Counter
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence, Set
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Final, TypeVar
@@ -32,10 +32,11 @@ from hive.store.postgres import Database
 
 log = get_logger(__name__)
 
-_PUBLISH_KEYED: Final = load("publish")["publish_keyed"]
-_PUBLISH_UNKEYED: Final = load("publish")["publish_unkeyed"]
+_GIVEN: Final = f"with given as (\n{load('publish')['given']}\n)"
+PUBLISH_KEYED: Final = f"{_GIVEN}\n{load('publish')['publish_keyed']}"
+PUBLISH_UNKEYED: Final = f"{_GIVEN}\n{load('publish')['publish_unkeyed']}"
 # Looking for a row that exists already costs a fifth of an insert, and it hardly ever does.
-PUBLISH_NEW: Final = _PUBLISH_UNKEYED.replace("on conflict do nothing", "")
+PUBLISH_NEW: Final = PUBLISH_UNKEYED.replace("on conflict do nothing", "")
 _DELIVERY: Final = load("delivery")
 _VIEWS: Final = load("views")
 _COMPLETE: Final = load("settle")["complete"]
@@ -96,24 +97,29 @@ class Ledger(LedgerUpkeep):
         for each in messages:
             if each.key is not None:
                 first.setdefault((each.tenant, each.task, each.key), each.id)
-        new = [
-            each
-            for each in messages
-            if each.key is None or first[(each.tenant, each.task, each.key)] == each.id
-        ]
+        woken = {each.queue for each in messages if each.delay_seconds <= 0} if notify else set[QueueName]()
+        new = messages
+        if first:
+            new = [
+                each
+                for each in messages
+                if each.key is None or first[(each.tenant, each.task, each.key)] == each.id
+            ]
         if connection is not None:
-            query = _PUBLISH_KEYED if first else _PUBLISH_UNKEYED
-            holders = await self._insert(connection, query, new, notify=notify)
+            query = PUBLISH_KEYED if first else PUBLISH_UNKEYED
+            holders = await self._insert(connection, query, new, woken)
         elif first:
-            holders = await self._insert_alone(_PUBLISH_KEYED, new, notify=notify)
+            holders = await self._insert_alone(PUBLISH_KEYED, new, woken)
         else:
             try:
-                holders = await self._insert_alone(PUBLISH_NEW, new, notify=notify)
+                holders = await self._insert_alone(PUBLISH_NEW, new, woken)
             except asyncpg.UniqueViolationError:  # the same publish said twice
-                holders = await self._insert_alone(_PUBLISH_UNKEYED, new, notify=notify)
-        if connection is None and notify:
-            for queue in {each.queue for each in new if each.delay_seconds <= 0}:
+                holders = await self._insert_alone(PUBLISH_UNKEYED, new, woken)
+        if connection is None:
+            for queue in woken:
                 self._wakeups.wake(queue)
+        if not first:
+            return [Published(each.id) for each in messages]
         answers: list[Published] = []
         for each in messages:
             if each.key is None:
@@ -125,15 +131,15 @@ class Ledger(LedgerUpkeep):
         return answers
 
     async def _insert_alone(
-        self, query: str, messages: Sequence[Message], *, notify: bool
+        self, query: str, messages: Sequence[Message], woken: Set[QueueName]
     ) -> dict[Key, MessageId]:
         """``_insert`` in a transaction of its own: one statement is one by itself."""
         alone = len(messages) <= ROWS_PER_STATEMENT
         async with self._database.statements() if alone else self._database.transaction() as connection:
-            return await self._insert(connection, query, messages, notify=notify)
+            return await self._insert(connection, query, messages, woken)
 
     async def _insert(
-        self, connection: Connection, query: str, messages: Sequence[Message], *, notify: bool
+        self, connection: Connection, query: str, messages: Sequence[Message], woken: Set[QueueName]
     ) -> dict[Key, MessageId]:
         """Write the rows; returns who holds each key. Raises QueueFull before it writes any."""
         if self._max_depth:
@@ -141,8 +147,8 @@ class Ledger(LedgerUpkeep):
         holders: dict[Key, MessageId] = {}
         try:
             for part in _parts(messages):
-                written = await connection.fetch(query, *rows.message_columns(part, notify=notify))
-                if query is _PUBLISH_KEYED:
+                written = await connection.fetch(query, *rows.message_columns(part, sorted(woken)))
+                if query is PUBLISH_KEYED:
                     for row in written:
                         holders[(row["tenant"], row["task"], row["key"])] = row["id"]
         except (asyncpg.DataError, asyncpg.ProgramLimitExceededError) as error:

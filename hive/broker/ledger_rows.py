@@ -28,43 +28,23 @@ _NOTHING: Final = (None,) * 6
 _LANES: Final = tuple(Lane)  # calling an enumeration costs more than all the rest of a column
 
 
-def message_columns(messages: Sequence[Message], *, notify: bool) -> tuple[Any, ...]:
+def message_columns(messages: Sequence[Message], woken: Sequence[QueueName]) -> tuple[Any, ...]:
     """What both publish queries take; raises InvalidInput for a message no carrier could hold.
 
     Most batches are of one task for one tenant: what is the same for all is sent, checked and read once.
+    ``woken``: the queues whose waiters are told.
     """
-    columns: list[list[Any]] = [
-        [each.queue for each in messages],
-        [each.tenant for each in messages],
-        [each.task for each in messages],
-        [each.lane for each in messages],
-        [each.key for each in messages],
-        [each.while_running for each in messages],
-        [each.resource for each in messages],
-        [each.cost for each in messages],
-        [each.delay_seconds for each in messages],
-        [each.expires_seconds for each in messages],
-        [each.max_attempts for each in messages],
-        [each.parent for each in messages],
-        [each.trace for each in messages],
-    ]
-    arrays: list[list[Any]] = []
+    ids, args, *columns = zip(*messages, strict=True)
+    arrays: list[Sequence[Any]] = []
     shared: list[Any] = []
-    for column in columns:
+    for column in ([text_of(each) for each in args], *columns):
         first = column[0]
         same = column.count(first) == len(column)
-        arrays.append([] if same else column)
+        arrays.append(() if same else column)
         shared.append(first if same else None)
-    for each in messages if any(arrays) else messages[:1]:
+    for each in messages if any(arrays[1:]) else messages[:1]:
         check(each)
-    woken = {each.queue for each in messages if each.delay_seconds <= 0} if notify else ()
-    return (
-        [each.id for each in messages],
-        [text_of(each) for each in messages],
-        *arrays,
-        *shared,
-        sorted(woken),
-    )
+    return ids, *arrays, *shared, woken
 
 
 def claim_columns(deliveries: Sequence[Delivery]) -> tuple[list[MessageId], list[int], list[ProcessId]]:

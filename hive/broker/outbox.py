@@ -6,7 +6,6 @@ while the first one is alive; after that it is a duplicate, as any delivery may 
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from typing import Final
 
 import anyio
@@ -118,6 +117,6 @@ def _aged(message: Message, age_seconds: float) -> Message | None:
         expires -= age_seconds
         if expires <= 0:
             return None
-    return replace(
-        message, delay_seconds=max(0.0, message.delay_seconds - age_seconds), expires_seconds=expires
+    return message._replace(
+        delay_seconds=max(0.0, message.delay_seconds - age_seconds), expires_seconds=expires
     )

@@ -45,27 +45,36 @@ class BrokerKind(StrEnum):
     MEMORY = "memory"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
-    """One request to run a task: ids only, never content.
+class Written(dict[str, JsonValue]):
+    """Arguments that were written as JSON to check them; ``text`` is what carriers then take."""
+
+    __slots__ = ("text",)
+
+    text: str
+
+
+WhileRunning = Literal["rerun", "drop"]
+
+
+class Message(NamedTuple):
+    """One request to run a task: ids only, never content. Given by name, as all values here.
+
+    A tuple, as ``Delivery`` is, and what messages often have in common comes last: ``message[2:]``.
 
     ``tenant`` is None exactly for tasks of scope ``system``. ``args`` must survive a round trip through JSON
     and stay below 64 KiB. ``key``: while a message of the same tenant, task and key waits (scheduled, pending
     or retrying), a second publish returns the first one's id. A publish while it runs marks it to run once
     more (``while_running="rerun"``) or is dropped (``"drop"``, for ticks).
-
-    ``args_text``: ``args`` as JSON, where whoever made the message had to write them to check them; carriers
-    then do not write them again.
     """
 
     id: MessageId
+    args: Arguments
     queue: QueueName
     task: TaskName
     tenant: TenantId | None
-    args: Arguments
     lane: Lane = Lane.NORMAL
     key: str | None = None
-    while_running: Literal["rerun", "drop"] = "rerun"
+    while_running: WhileRunning = "rerun"
     resource: str | None = None
     cost: int = 1
     delay_seconds: float = 0.0
@@ -73,11 +82,16 @@ class Message:
     max_attempts: int = 4
     parent: MessageId | None = None
     trace: str | None = None
-    args_text: str | None = field(default=None, init=False, repr=False, compare=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Published:
+Alike = tuple[
+    *tuple[QueueName, TaskName, TenantId | None, Lane, str | None, WhileRunning],
+    *tuple[str | None, int, float, float | None, int, MessageId | None, str | None],
+]
+"""The fields of a message but for its id and arguments."""
+
+
+class Published(NamedTuple):
     """What became of one published message: ``id`` is the first one's when ``duplicate``.
 
     ``duplicate`` is also true when it only marked the running one to run again, or was dropped beside it.

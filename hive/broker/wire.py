@@ -30,12 +30,10 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import fields
-from operator import attrgetter
 from typing import Any, Final, NoReturn, cast
 from uuid import UUID
 
-from hive.broker.port import Arguments, Lane, Message
+from hive.broker.port import Arguments, Lane, Message, Written
 from hive.errors import HiveError, InvalidInput
 from hive.ids import MessageId, QueueName, TaskName, TenantId
 from hive.tenancy import parse_tenant
@@ -58,7 +56,7 @@ class Unparsable(HiveError):
 
 def encode(message: Message) -> bytes:
     """``message`` on the wire; raises InvalidInput naming the field that does not fit."""
-    shape = _shape(message)
+    shape = message[2:]
     # By their types as well: 5.0 and 5 are the same to a cache, and not to who reads the message.
     exact = (
         type(message.cost) is int
@@ -75,12 +73,9 @@ def encode(message: Message) -> bytes:
             if len(_written) >= 1_000:
                 _written.clear()
             _written[shape] = rest
-    return f'{{"v":{VERSION},"id":"{message.id.hex}","args":{text_of(message)},{rest}'.encode()
+    return f'{{"v":{VERSION},"id":"{message.id.hex}","args":{text_of(message.args)},{rest}'.encode()
 
 
-_shape: Final = attrgetter(
-    *(each.name for each in fields(Message) if each.name not in ("id", "args", "args_text"))
-)
 _written: Final[dict[object, str]] = {}  # what most messages of a batch have in common, checked, as JSON
 
 
@@ -134,9 +129,16 @@ def arguments_text(args: Arguments) -> str:
     return text
 
 
-def text_of(message: Message) -> str:
-    """The arguments of ``message`` as ``arguments_text`` writes them; raises InvalidInput."""
-    return message.args_text or arguments_text(message.args)
+def written(args: Arguments) -> Written:
+    """A copy of ``args`` with its ``arguments_text``; raises InvalidInput."""
+    copy = Written(args)
+    copy.text = arguments_text(copy)
+    return copy
+
+
+def text_of(args: Arguments) -> str:
+    """``args`` as ``arguments_text`` writes them, now or when they were made; raises InvalidInput."""
+    return args.text if type(args) is Written else arguments_text(args)
 
 
 def check(message: Message) -> None:

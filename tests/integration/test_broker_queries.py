@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from hive.broker.ledger import PUBLISH_NEW, SETTLE_WAITING, Ledger
+from hive.broker.ledger import PUBLISH_KEYED, PUBLISH_NEW, PUBLISH_UNKEYED, SETTLE_WAITING, Ledger
 from hive.broker.ledger_operations import CANCEL_LINE, CANCEL_QUEUE, CANCEL_TASK
 from hive.broker.ledger_upkeep import ABANDON_BY_LEASE, ABANDON_BY_OWNER
 from hive.broker.queries import load
@@ -13,11 +13,16 @@ from hive.store.connection import Connection
 from hive.store.postgres import Database
 
 FILES = ("publish", "delivery", "settle", "sweep", "operate", "retention", "views", "stream")
-PIECES = {"lost_by_lease", "lost_by_owner", "abandon", "of_line", "of_queue", "of_task", "cancel_found"}
+PIECES = {
+    *("given", "publish_unkeyed", "publish_keyed"),
+    *("lost_by_lease", "lost_by_owner", "abandon", "of_line", "of_queue", "of_task", "cancel_found"),
+}
 QUERIES = {
     f"{file}.{name}": query for file in FILES for name, query in load(file).items() if name not in PIECES
 } | {
     "publish.new": PUBLISH_NEW,
+    "publish.unkeyed": PUBLISH_UNKEYED,
+    "publish.keyed": PUBLISH_KEYED,
     "settle.waiting": SETTLE_WAITING,
     "sweep.abandon_by_lease": ABANDON_BY_LEASE,
     "sweep.abandon_by_owner": ABANDON_BY_OWNER,

@@ -4,12 +4,12 @@ import copy
 import os
 import pickle
 import uuid
-from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from hive import Client, Context, Retry
-from hive.broker.port import Broker, Lane
+from hive.broker.port import Broker, Lane, Written
 from hive.broker.wire import decode, encode, text_of
 from hive.errors import ConfigurationError, InvalidInput, TenantMissing, UnknownTask
 from hive.ids import QueueName, TenantId, new_message_id, time_ordered
@@ -96,12 +96,34 @@ def test_arguments_are_written_once_and_again_after_a_change() -> None:
     async def greet(context: Context, name: str) -> None: ...
 
     made = _client(registry).message(greet, {"name": "Zoë"}, tenant=TenantId("acme"))
-    assert made.args_text == text_of(made) == '{"name":"Zoë"}'
-    changed = replace(made, args={"name": "Bo"})
-    assert changed.args_text is None
-    assert text_of(changed) == '{"name":"Bo"}'
+    assert isinstance(made.args, Written)
+    assert made.args.text == text_of(made.args) == '{"name":"Zoë"}'
+    changed = made._replace(args={"name": "Bo"})
+    assert text_of(changed.args) == '{"name":"Bo"}'
     for each in (made, changed):
         assert decode(encode(each), each.queue) == each
+
+
+def test_messages_of_a_kind_are_as_if_made_one_by_one() -> None:
+    registry = _registry()
+
+    @task(into=registry, queue="mail", lane=Lane.HIGH, retry=Retry(delays_seconds=(1, 2)))
+    async def greet(context: Context, name: str) -> None: ...
+
+    client = _client(registry)
+    options: dict[str, Any] = {"tenant": TenantId("acme"), "lane": Lane.LOW, "delay_seconds": 2.5}
+    made = list(client.messages(greet, ({"name": name} for name in ("Zoë", "Bo")), **options))
+    for each, name in zip(made, ("Zoë", "Bo"), strict=True):
+        assert each == client.message(greet, {"name": name}, **options)._replace(id=each.id)
+        assert each.args == {"name": name}
+    assert made[0].id != made[1].id
+
+    with pytest.raises(TenantMissing):
+        client.messages(greet, [])
+    following = client.messages(greet, [{"name": "Bo"}, {"nam": "Bo"}], tenant=TenantId("acme"))
+    assert next(following).args == {"name": "Bo"}
+    with pytest.raises(InvalidInput, match="arguments of greet"):
+        next(following)
 
 
 def test_arguments_fit_functions_of_every_form() -> None:

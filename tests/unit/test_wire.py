@@ -2,7 +2,6 @@
 
 import json
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -137,13 +136,13 @@ def test_values_out_of_range(field: str, value: Any) -> None:
 @pytest.mark.parametrize("wrong", [True, "5", 5.5, 5.0])
 def test_what_is_no_such_number_is_refused_and_spoils_nothing(field: str, wrong: Any) -> None:
     plain = Message(id=new_message_id(), queue=QUEUE, task=TaskName("t"), tenant=None, args={})
-    good = replace(plain, **{field: int(wrong)})
+    good = plain._replace(**{field: int(wrong)})
     encode(good)
     if isinstance(wrong, float) and field.endswith("seconds"):
-        encode(replace(plain, **{field: wrong}))
+        encode(plain._replace(**{field: wrong}))
     else:
         with pytest.raises(InvalidInput, match=field):
-            encode(replace(plain, **{field: wrong}))
+            encode(plain._replace(**{field: wrong}))
     assert decode(encode(good), QUEUE) == good
 
 

@@ -1,24 +1,26 @@
+-- name: given
+-- The first half of both queries below: $1 ids; $2 to $15 the other columns, and $16 to $29 the same once more: where
+-- all of a batch have the same in a column, that stands there, and the array is empty. Unnested one by one as they are
+-- read: `from unnest($1, $2, …)` writes all of them down first.
+select id, position, coalesce(args, $16) as args, coalesce(queue, $17) as queue, coalesce(task, $18) as task,
+    coalesce(tenant, $19) as tenant, coalesce(lane, $20) as lane, coalesce(key, $21) as key,
+    coalesce(while_running, $22) as while_running, coalesce(resource, $23) as resource, coalesce(cost, $24) as cost,
+    coalesce(delay_seconds, $25) as delay_seconds, coalesce(expires_seconds, $26) as expires_seconds,
+    coalesce(max_attempts, $27) as max_attempts, coalesce(parent, $28) as parent, coalesce(trace, $29) as trace
+from (
+    select unnest($1::uuid[]) as id, generate_series(1, cardinality($1::uuid[])) as position,
+        unnest($2::text[]) as args, unnest($3::text[]) as queue, unnest($4::text[]) as task,
+        unnest($5::text[]) as tenant, unnest($6::smallint[]) as lane, unnest($7::text[]) as key,
+        unnest($8::text[]) as while_running, unnest($9::text[]) as resource, unnest($10::integer[]) as cost,
+        unnest($11::float8[]) as delay_seconds, unnest($12::float8[]) as expires_seconds,
+        unnest($13::smallint[]) as max_attempts, unnest($14::uuid[]) as parent, unnest($15::text[]) as trace
+) as each
+
 -- name: publish_unkeyed
 -- moves: new -> scheduled | pending
--- $1 ids and $2 arguments; $3 to $15 the other columns, and $16 to $28 the same once more: where all of a batch have
--- the same in a column, that stands there, and the array is empty. $29 the queues to wake. Rows of one batch get
--- run_at a microsecond apart, so that a line keeps the order of its batch. A row that exists already is the same
--- publish said twice: left alone.
-with given as (
-    select id, args, position, coalesce(queue, $16) as queue, coalesce(tenant, $17) as tenant,
-        coalesce(task, $18) as task, coalesce(lane, $19) as lane, coalesce(key, $20) as key,
-        coalesce(while_running, $21) as while_running, coalesce(resource, $22) as resource,
-        coalesce(cost, $23) as cost, coalesce(delay_seconds, $24) as delay_seconds,
-        coalesce(expires_seconds, $25) as expires_seconds, coalesce(max_attempts, $26) as max_attempts,
-        coalesce(parent, $27) as parent, coalesce(trace, $28) as trace
-    from unnest(
-        $1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::smallint[], $7::text[], $8::text[],
-        $9::text[], $10::integer[], $11::float8[], $12::float8[], $13::smallint[], $14::uuid[], $15::text[]
-    ) with ordinality as given(
-        id, args, queue, tenant, task, lane, key, while_running, resource, cost, delay_seconds, expires_seconds,
-        max_attempts, parent, trace, position
-    )
-), put as (
+-- The second half, after `with given as (…)`; $30 the queues to wake. Rows of one batch get run_at a microsecond apart,
+-- so that a line keeps the order of its batch. A row that exists already is the same publish said twice: left alone.
+, put as (
     insert into hive.job (
         id, queue, tenant, task, args, lane, key, while_running, resource, cost, state, run_at, expires_at,
         max_attempts, parent, trace, created_at
@@ -31,28 +33,13 @@ with given as (
     from given
     on conflict do nothing
 )
-select pg_notify('hive_queue_' || queue, '') from unnest($29::text[]) as woken(queue);
+select pg_notify('hive_queue_' || queue, '') from unnest($30::text[]) as woken(queue);
 
 -- name: publish_keyed
 -- moves: new -> scheduled | pending
--- For a batch with at least one key; the arguments as above. One statement decides between a new row, the one that
--- waits, and marking the one that runs. Keys are taken in sorted order, so that two publishers cannot wait for each
--- other.
-with given as (
-    select id, args, position, coalesce(queue, $16) as queue, coalesce(tenant, $17) as tenant,
-        coalesce(task, $18) as task, coalesce(lane, $19) as lane, coalesce(key, $20) as key,
-        coalesce(while_running, $21) as while_running, coalesce(resource, $22) as resource,
-        coalesce(cost, $23) as cost, coalesce(delay_seconds, $24) as delay_seconds,
-        coalesce(expires_seconds, $25) as expires_seconds, coalesce(max_attempts, $26) as max_attempts,
-        coalesce(parent, $27) as parent, coalesce(trace, $28) as trace
-    from unnest(
-        $1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::smallint[], $7::text[], $8::text[],
-        $9::text[], $10::integer[], $11::float8[], $12::float8[], $13::smallint[], $14::uuid[], $15::text[]
-    ) with ordinality as given(
-        id, args, queue, tenant, task, lane, key, while_running, resource, cost, delay_seconds, expires_seconds,
-        max_attempts, parent, trace, position
-    )
-), put as (
+-- As above, for a batch with at least one key. One statement decides between a new row, the one that waits, and
+-- marking the one that runs. Keys are taken in sorted order, so that two publishers cannot wait for each other.
+, put as (
     insert into hive.job as job (
         id, queue, tenant, task, args, lane, key, while_running, resource, cost, state, run_at, expires_at,
         max_attempts, parent, trace, created_at
@@ -71,6 +58,6 @@ with given as (
     returning job.id, job.tenant, job.task, job.key, job.queue, job.state
 ), woken as (
     select pg_notify('hive_queue_' || queue, '')
-    from (select distinct queue from put where state = 'pending' and queue = any($29::text[])) as woken
+    from (select distinct queue from put where state = 'pending' and queue = any($30::text[])) as woken
 )
 select id, tenant, task, key, (select count(*) from woken) from put;

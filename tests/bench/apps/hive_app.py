@@ -96,7 +96,9 @@ class App:
         await self.client.publish([self.message(task, arguments)])
 
     async def send_many(self, task: str, calls: list[tuple[Any, ...]]) -> None:
-        await self.client.publish_all(self.message(task, arguments) for arguments in calls)
+        names = NAMES[task]
+        named = (dict(zip(names, arguments, strict=True)) for arguments in calls)
+        await self.client.publish_all(self.client.messages(TASKS[task], named, tenant=TENANT))
 
     async def close(self) -> None:
         await self._stack.aclose()
