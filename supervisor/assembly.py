@@ -5,6 +5,7 @@ Wiring is code, not configuration: whoever wants to know what a part is given re
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from hive.broker.ledger import Ledger
 from hive.broker.port import Broker, Delivery
@@ -38,8 +39,8 @@ from supervisor.beat import Beat
 from supervisor.carriers import carriers
 from supervisor.gauges import add_gauges
 from supervisor.give_ups import GiveUps
-from supervisor.http.application import build
 from supervisor.http.backend import Backend
+from supervisor.http.local_token import local_token
 from supervisor.http.roots import FileRoots
 from supervisor.http.server import HttpServer
 from supervisor.instance import Instance
@@ -53,6 +54,9 @@ from supervisor.stores import Stores
 from supervisor.sweeper import Pruner, Sweeper
 from supervisor.tree import ServiceTree
 from supervisor.watchdog import HEARTBEAT_TASK, Chain, Watchdog
+
+if TYPE_CHECKING:
+    from aiohttp import web
 
 TENANT_CHANNEL = "hive_tenants"
 INDEXING_TICK = "check_for_indexing"
@@ -109,7 +113,7 @@ class Assembly:
         return found
 
     def models(self) -> list[Service]:
-        """The model server. Started last: jobs wait for it, and pools need not."""
+        """The model server. Started once the pools consume: jobs wait for it, and pools need not."""
         return (
             [] if self.model is None else [Service(name="model", run=self.model.run, ready=self.model.ready)]
         )
@@ -342,8 +346,17 @@ async def assemble(
             clock=clock,
         ),
         roots=roots,
-        http=HttpServer(build(backend, clock=clock), settings.http, state),
+        http=HttpServer(_api(backend, local_token(state), clock), settings.http, state),
     )
+
+
+def _api(backend: Backend, token: str, clock: Clock) -> "Callable[[], web.Application]":
+    def make() -> "web.Application":
+        from supervisor.http.application import build  # with aiohttp, which no pool waits for
+
+        return build(backend, token=token, clock=clock)
+
+    return make
 
 
 def _pruner(settings: Settings, ledger: Ledger, clock: Clock) -> Pruner:

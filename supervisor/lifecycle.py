@@ -3,7 +3,7 @@
 Start::
 
     tasks registered and checked ─▶ zygote ─▶ state folder locked ─▶ stores, schema ─▶ assembled
-      ─▶ dead boots buried ─▶ services ─▶ pools ─▶ HTTP ─▶ leader, beat ─▶ ready
+      ─▶ port bound ─▶ dead boots buried ─▶ services ─▶ pools ─▶ leader, beat ─▶ consuming ─▶ HTTP, model
 
 Shutdown, the other way round: not ready ─▶ beat and sweeps of the leader, leader lease ─▶ intake ─▶ drain
 ─▶ outcomes written ─▶ pools ─▶ everything else ─▶ row, clients, stores ─▶ files. A second signal shortens the
@@ -13,6 +13,7 @@ drain to nothing. What a start has begun is ended the same way when it fails hal
 import gc
 import sys
 from contextlib import AsyncExitStack
+from functools import partial
 
 import anyio
 
@@ -29,8 +30,9 @@ from pools.fetch.hardening import make_undumpable
 from pools.fetch.zygote import Zygote
 from supervisor import demonstration, logs
 from supervisor.assembly import Assembly, assemble, pool_service
+from supervisor.http.server import HttpServer
 from supervisor.instance import Instance
-from supervisor.service import FatalService
+from supervisor.service import FatalService, Service
 from supervisor.signals import Signals
 from supervisor.stores import open_stores
 from supervisor.tree import ServiceTree
@@ -41,6 +43,9 @@ log = get_logger(__name__)
 CLEAN, FATAL, GRACE_EXCEEDED = 0, 1, 4
 SWITCH_SECONDS = 0.001
 """How long a thread that computes keeps the loop waiting. Python's own 5 ms add up."""
+
+ANSWER_SECONDS = 1.0
+"""HTTP answers this long after its port was bound at the latest, whatever the pools still wait for."""
 
 CLOSE_SECONDS = 45.0
 """How long clients and embedded stores may take to close."""
@@ -80,6 +85,7 @@ class _Life:
         self._signals = signals
         self._clock = SystemClock()
         self._events = Events()
+        self._consuming = anyio.Event()
 
     async def run(self, *, demo: bool) -> int:
         """The whole life. A signal during the start ends it before it has begun."""
@@ -134,16 +140,23 @@ class _Life:
 
     async def _start(self, tree: ServiceTree, hive: Assembly) -> None:
         hive.files.clear()
-        await hive.http.start()  # a port in use is said before anything is consumed
+        hive.http.bind()  # a port in use is said before anything is consumed
+        tree.add(Service(name="http", run=partial(self._answer, hive.http)))
         if self._settings.postgres.migrate_on_start:
             await hive.tenants.ensure_default()
         await self._bury_the_dead(hive)
         await self._check_model(hive)
-        for service in (*hive.background(), *hive.pool_services(), *hive.leading(), *hive.models()):
+        for service in (*hive.background(), *hive.pool_services(), *hive.leading()):
             tree.add(service)
         gc.freeze()  # so that the first collection walks over nothing of the start; see `_announce`
         gc.enable()
         hive.health.open()
+
+    async def _answer(self, http: HttpServer) -> None:
+        """A service: HTTP, which takes as long to load as all that pools need of the stores and hive."""
+        with anyio.move_on_after(ANSWER_SECONDS):
+            await self._consuming.wait()
+        await http.run()
 
     async def _bury_the_dead(self, hive: Assembly) -> None:
         """Earlier boots of this folder are dead for certain: what they held runs again at once."""
@@ -168,7 +181,7 @@ class _Life:
         """From ready to the first signal, or to the end of a critical service."""
         code = CLEAN
         async with anyio.create_task_group() as group:
-            group.start_soon(self._announce, hive, demo)
+            group.start_soon(self._announce, tree, hive, demo)
 
             async def watch() -> None:
                 nonlocal code
@@ -184,10 +197,14 @@ class _Life:
             group.cancel_scope.cancel()
         return code
 
-    async def _announce(self, hive: Assembly, demo: bool) -> None:
+    async def _announce(self, tree: ServiceTree, hive: Assembly, demo: bool) -> None:
         while not hive.health.ready().ok:  # noqa: ASYNC110 - a verdict over many facts has no event
-            await anyio.sleep(0.02)
+            await anyio.sleep(0.01)
+        self._consuming.set()
         hive.files.run_once()
+        for service in hive.models():
+            tree.add(service)
+        await hive.http.serving()
         # What stands now stands to the end: no full collection has to walk over it again, for 50 ms each.
         gc.unfreeze()
         gc.collect()
@@ -210,10 +227,10 @@ class _Life:
         await _stop(tree, "leader")
         reports = await self._drain(tree, hive)
         for view in tree.views():
-            if view.name not in {"postgres", "valkey"}:
+            if view.name not in {"http", "postgres", "valkey"}:
                 await _stop(tree, view.name)
-        with anyio.move_on_after(10):
-            await hive.http.stop()
+        await _stop(tree, "http")
+        await hive.http.stop()  # where it was bound and never served
         with anyio.move_on_after(5):
             try:
                 await hive.record.end()

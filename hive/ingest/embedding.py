@@ -8,9 +8,8 @@ import binascii
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
-import aiohttp
 import anyio
 
 from hive.errors import ConfigurationError, NeedsOperator, Permanent, Transient
@@ -18,6 +17,9 @@ from hive.providers import BUSY, Providers, Throttled
 from hive.retry_after import retry_after_seconds
 from hive.settings import Embedding
 from hive.vector import Vector
+
+if TYPE_CHECKING:
+    import aiohttp
 
 PROVIDER: Final = "embedding"
 REFUSED: Final = frozenset({400, 413, 422})
@@ -105,6 +107,8 @@ class Embedder:
     async def _request(self, texts: Sequence[str], timeout_seconds: float | None) -> list[Vector]:
         if timeout_seconds is None:  # somebody who waits for an answer is told at once
             await self._started()
+        import aiohttp  # 90 ms, which a start need not wait for
+
         deadline = aiohttp.ClientTimeout(total=timeout_seconds or self._settings.request_seconds)
         body = {"model": self._settings.model, "input": list(texts), "encoding_format": "base64"}
         async with self._providers.call(PROVIDER, patience_seconds=timeout_seconds):
@@ -119,7 +123,9 @@ class Embedder:
                 return _vectors(content, len(texts))
             raise _error_of(response.status, response.headers, content)
 
-    def _open(self) -> aiohttp.ClientSession:
+    def _open(self) -> "aiohttp.ClientSession":
+        import aiohttp
+
         # Made on first use, since it belongs to the running loop.
         if self._session is None or self._session.closed:
             key = self._settings.api_key.get_secret_value()

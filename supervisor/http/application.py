@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from hive.clock import Clock, SystemClock
 from hive.tenancy import acting_for
-from supervisor.http.access import Access, local_token
+from supervisor.http.access import Access
 from supervisor.http.backend import Backend
 from supervisor.http.middleware import Next, failure_boundary, request_log, respond
 from supervisor.http.parsing import MAX_BODY_BYTES, read_body, read_query, refuse_query
@@ -21,19 +21,18 @@ from supervisor.http.table import ROUTES
 def build(
     backend: Backend,
     *,
+    token: str,
     clock: Clock | None = None,
     routes: tuple[Route, ...] = ROUTES,
-    token: str | None = None,
 ) -> web.Application:
-    """The application for ``backend``. ``token``: the host's own, instead of that in the state folder, which
-    is made on first use.
+    """The application for ``backend``. ``token``: the host's own, see ``supervisor.http.local_token``.
 
-    Raises ConfigurationError when a route declares neither a role nor public, or the token cannot be kept.
+    Raises ConfigurationError when a route declares neither a role nor public.
     """
     verify(routes)
     clock = clock or SystemClock()
     access = Access(
-        token=token or local_token(backend.roots.state_dir),
+        token=token,
         database=backend.database,
         tenants=backend.tenants,
         clock=clock,

@@ -23,11 +23,6 @@ class FileRoots:
         self._state_dir = Path(os.path.realpath(state_dir))
         self._file = self._state_dir / "roots.json"
 
-    @property
-    def state_dir(self) -> Path:
-        """The folder that is always refused, resolved."""
-        return self._state_dir
-
     def all(self) -> tuple[Path, ...]:
         """Every root, resolved. The local ones are read anew: another process may have added one."""
         return (*self._configured, *self._local())

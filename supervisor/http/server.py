@@ -1,18 +1,28 @@
-"""The listening socket: bound before anything else starts, so that a port in use is a configuration error."""
+"""The listening socket: bound before anything else starts, so that a port in use is a configuration error.
+
+Binding and serving are two steps. aiohttp and the models of the API take a quarter of a start to load, and no
+message needs them: they come once pools consume. Who connects before that waits in the socket's queue.
+"""
 
 import asyncio
 import errno
 import json
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from aiohttp import web
+import anyio
+import anyio.to_thread
 
 from hive.errors import ConfigurationError
 from hive.logger import get_logger
 from hive.settings import Http
 from supervisor.http.private_file import write_private
+
+if TYPE_CHECKING:
+    from aiohttp import web
 
 log = get_logger(__name__)
 
@@ -20,18 +30,27 @@ PLACE_FILE = "http.json"
 
 
 class HttpServer:
-    """Serves one application. ``start()`` binds, ``run()`` is the service, ``stop()`` ends it."""
+    """Serves one application. ``bind()`` takes the port, ``run()`` is the service, ``stop()`` ends it.
 
-    def __init__(self, application: web.Application, settings: Http, state_dir: Path) -> None:
-        self._application = application
+    ``make`` gives the application, at each start. It is called in a thread, so that it may import what it
+    needs while the loop goes on.
+    """
+
+    def __init__(self, make: "Callable[[], web.Application]", settings: Http, state_dir: Path) -> None:
+        self._make = make
         self._settings = settings
         self._place = state_dir / PLACE_FILE
+        self._listening: socket.socket | None = None
         self._runner: web.AppRunner | None = None
+        self._serving = anyio.Event()
         self.port = settings.port
 
-    async def start(self) -> None:
-        """Bind and serve. Raises ConfigurationError (exit code 2) when the address cannot be had."""
-        if self._runner is not None:
+    def bind(self) -> None:
+        """Take the port and say where it is; nobody is answered yet.
+
+        Raises ConfigurationError (exit code 2) when the address cannot be had.
+        """
+        if self._listening is not None:
             return
         host, port = self._settings.host, self._settings.port
         try:
@@ -41,18 +60,39 @@ class HttpServer:
         except OSError as error:
             raise _explain(error, host, port) from error
         self.port = int(listening.getsockname()[1])
-        # Handlers have deadlines of their own; what still runs at stop gets three seconds.
-        runner = web.AppRunner(self._application, handle_signals=False, access_log=None, shutdown_timeout=3)
         try:
-            await runner.setup()
-            await web.SockSite(runner, listening).start()
             self._announce(host)
         except BaseException:
             listening.close()
-            await asyncio.shield(runner.cleanup())
             raise
-        self._runner = runner
-        log.info("http.listening", host=host, port=self.port)
+        self._listening = listening
+
+    async def start(self) -> None:
+        """Answer requests. Raises as ``bind`` does, where that was not called before."""
+        if self._runner is not None:
+            return
+        self.bind()
+        assert self._listening is not None
+        try:
+            application = await anyio.to_thread.run_sync(self._make)
+            from aiohttp import web  # loaded by now: the application is made of it
+
+            # Handlers have deadlines of their own; what still runs at stop gets three seconds.
+            self._runner = web.AppRunner(
+                application, handle_signals=False, access_log=None, shutdown_timeout=3
+            )
+            await self._runner.setup()
+            await web.SockSite(self._runner, self._listening).start()
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self.stop()
+            raise
+        self._serving.set()
+        log.info("http.listening", host=self._settings.host, port=self.port)
+
+    async def serving(self) -> None:
+        """Return once requests are answered."""
+        await self._serving.wait()
 
     async def run(self) -> None:
         """Serve until cancelled, and then stop. Binds again if it was stopped."""
@@ -65,11 +105,14 @@ class HttpServer:
     async def stop(self) -> None:
         """Close the socket, give running requests three seconds, remove ``http.json``. Safe to repeat."""
         runner, self._runner = self._runner, None
-        if runner is None:
+        listening, self._listening = self._listening, None
+        if listening is None:
             return
         self._retract()
-        async with asyncio.timeout(10):
-            await runner.cleanup()
+        if runner is not None:
+            async with asyncio.timeout(10):
+                await runner.cleanup()
+        listening.close()
 
     def _announce(self, host: str) -> None:
         """Tell this host's command line where to find us."""

@@ -31,6 +31,7 @@ from hive.tasks import Registry
 from probes.health import Verdict
 from supervisor.http.application import build
 from supervisor.http.backend import Backend
+from supervisor.http.local_token import local_token
 from supervisor.http.roots import FileRoots
 from supervisor.http.routing import Route
 from supervisor.http.server import HttpServer
@@ -172,14 +173,19 @@ async def serving(
         roots=FileRoots(settings.connectors.files.roots, state_dir),
         drain=lambda: drained.append(True),
     )
-    server = HttpServer(build(backend, routes=table), settings.http.model_copy(update={"port": 0}), state_dir)
+    token = local_token(state_dir)
+    server = HttpServer(
+        lambda: build(backend, token=token, routes=table),
+        settings.http.model_copy(update={"port": 0}),
+        state_dir,
+    )
     await server.start()
     try:
         async with aiohttp.ClientSession() as client:
             yield Api(
                 client=client,
                 base=f"http://127.0.0.1:{server.port}",
-                token=(state_dir / "token").read_text().strip(),
+                token=token,
                 backend=backend,
                 health=health,
                 drained=drained,

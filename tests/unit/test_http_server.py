@@ -12,7 +12,7 @@ from aiohttp import web
 
 from hive.errors import ConfigurationError
 from hive.settings import Http
-from supervisor.http.access import local_token
+from supervisor.http.local_token import local_token
 from supervisor.http.server import HttpServer
 
 
@@ -26,7 +26,7 @@ def application() -> web.Application:
 
 
 async def test_it_serves_and_says_where(tmp_path: Path) -> None:
-    server = HttpServer(application(), Http(port=0), tmp_path)
+    server = HttpServer(application, Http(port=0), tmp_path)
     await server.start()
     try:
         place = tmp_path / "http.json"
@@ -48,7 +48,7 @@ async def test_it_serves_and_says_where(tmp_path: Path) -> None:
 
 
 async def test_as_a_service_it_ends_when_cancelled(tmp_path: Path) -> None:
-    server = HttpServer(application(), Http(port=0), tmp_path)
+    server = HttpServer(application, Http(port=0), tmp_path)
     await server.start()
     async with asyncio.TaskGroup() as group:
         running = group.create_task(server.run())
@@ -65,7 +65,7 @@ async def test_a_port_in_use_is_a_configuration_error(tmp_path: Path) -> None:
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(ConfigurationError) as refused:
-            await HttpServer(application(), Http(port=port), tmp_path).start()
+            await HttpServer(application, Http(port=port), tmp_path).start()
     assert str(port) in str(refused.value)
     assert "HIVE_HTTP__PORT" in str(refused.value)
     assert not (tmp_path / "http.json").exists()
@@ -74,11 +74,11 @@ async def test_a_port_in_use_is_a_configuration_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize("host", ["203.0.113.7", "no.such.host.invalid"])
 async def test_an_impossible_host_is_said(tmp_path: Path, host: str) -> None:
     with pytest.raises(ConfigurationError, match=host):
-        await HttpServer(application(), Http(host=host, port=0), tmp_path).start()
+        await HttpServer(application, Http(host=host, port=0), tmp_path).start()
 
 
 async def test_another_hives_announcement_is_left_alone(tmp_path: Path) -> None:
-    server = HttpServer(application(), Http(port=0), tmp_path)
+    server = HttpServer(application, Http(port=0), tmp_path)
     await server.start()
     other = json.dumps({"host": "127.0.0.1", "port": 1, "pid": os.getpid() + 1})
     (tmp_path / "http.json").write_text(other)
