@@ -28,6 +28,7 @@ from hive.store.address import describe
 from hive.store.borrowed import BROKEN, RELEASE_SECONDS, Borrowed
 from hive.store.codecs import teach_json, teach_vectors
 from hive.store.connection import Connection
+from hive.store.growth import GrowingPool
 from hive.tenancy import EXTENSION_SCHEMA, SHARED_SCHEMA, search_path_of
 
 log = get_logger(__name__)
@@ -85,7 +86,7 @@ class Database:
         self._events = events
         self._clock = clock
         self._pooler = self.direct_dsn != dsn
-        self._pool: asyncpg.Pool | None = None
+        self._pool: GrowingPool | None = None
         self._up = True
         self._trusted = False
 
@@ -106,7 +107,7 @@ class Database:
         """
         database = cls(dsn, direct_dsn, settings, events, clock or SystemClock())
         try:
-            database._pool = await asyncpg.create_pool(
+            pool = await asyncpg.create_pool(
                 dsn,
                 min_size=0,
                 max_size=settings.pool_size,
@@ -119,6 +120,7 @@ class Database:
                 timeout=_CONNECT_SECONDS,
                 server_settings=database._session_settings(),
             )
+            database._pool = GrowingPool(pool)
             await database.ping()
         except BaseException as error:
             await database.close()
@@ -226,9 +228,10 @@ class Database:
 
     async def close(self) -> None:
         """Close every connection; those still borrowed are cut after five seconds."""
-        pool, self._pool = self._pool, None
-        if pool is None:
+        growing, self._pool = self._pool, None
+        if growing is None:
             return
+        pool = growing.pool
         with anyio.CancelScope(shield=True):
             try:
                 async with asyncio.timeout(RELEASE_SECONDS):
@@ -265,11 +268,12 @@ class Database:
             raise
 
     async def _take(self) -> tuple[Any, _Wear]:
-        pool = self._pool
-        if pool is None:
+        growing = self._pool
+        if growing is None:
             raise StoreDown(STORE, "borrowing a connection", "hive has closed its connections")
+        pool = growing.pool
         try:
-            raw = await pool.acquire(timeout=self._settings.call_seconds)
+            raw = await growing.acquire(timeout_seconds=self._settings.call_seconds)
         except TimeoutError as error:
             if pool.get_size() >= pool.get_max_size() and pool.get_idle_size() == 0:
                 raise StoreDown(
@@ -311,7 +315,7 @@ class Database:
                 if self._used_up(wear):
                     await raw.close(timeout=RELEASE_SECONDS)
                 if pool is not None:
-                    await pool.release(raw, timeout=RELEASE_SECONDS)
+                    await pool.release(raw, timeout_seconds=RELEASE_SECONDS)
                 else:
                     raw.terminate()
             except BROKEN:

@@ -240,8 +240,8 @@ class Consumer:
             "slots": {"in_use": slots.in_use, "written_off": slots.written_off},
             "outcomes": dict(self._journal.outcomes),
             "postgres": {
-                "open": postgres.get_size() + (listening and self._redis is None),
-                "borrowed": postgres.get_size() - postgres.get_idle_size(),
+                "open": postgres.pool.get_size() + (listening and self._redis is None),
+                "borrowed": postgres.pool.get_size() - postgres.pool.get_idle_size(),
             },
         }
         if self._redis is not None:

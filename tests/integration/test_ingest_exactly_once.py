@@ -281,7 +281,7 @@ async def test_no_database_session_is_held_while_embedding(lab: Lab, monkeypatch
     async def watched(texts: Sequence[str], **options: Any) -> Any:
         pool = lab.database._pool  # pyright: ignore[reportPrivateUsage]
         assert pool is not None
-        assert pool.get_size() - pool.get_idle_size() == 0
+        assert pool.pool.get_size() - pool.pool.get_idle_size() == 0
         return await embed(texts, **options)
 
     monkeypatch.setattr(lab.embedder, "embed", watched)
