@@ -9,6 +9,9 @@ Count = Annotated[int, Field(ge=1)]
 
 
 class Section(BaseModel):
-    """A table of config.toml: frozen, unknown keys refused."""
+    """A table of config.toml: frozen, unknown keys refused.
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    A validator is built for those that are used alone; most are only read as a part of ``Settings``.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, defer_build=True)

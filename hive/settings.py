@@ -293,8 +293,8 @@ class WebConnector(Section):
 class Connectors(Section):
     """Where documents come from."""
 
-    files: FilesConnector = FilesConnector()
-    web: WebConnector = WebConnector()
+    files: FilesConnector = Field(default_factory=FilesConnector)
+    web: WebConnector = Field(default_factory=WebConnector)
 
 
 class Embedding(Section):
@@ -328,21 +328,21 @@ class Secrets(Section):
 class Settings(Section):
     """All of it."""
 
-    process: Process = Process()
-    postgres: Postgres = Postgres()
-    redis: Redis = Redis()
-    embedded: Embedded = Embedded()
-    http: Http = Http()
-    log: Log = Log()
-    leases: Leases = Leases()
-    crashes: Crashes = Crashes()
-    retention: Retention = Retention()
-    shutdown: Shutdown = Shutdown()
-    services: Services = Services()
-    watchdog: Watchdog = Watchdog()
-    probes: Probes = Probes()
-    monitoring: Monitoring = Monitoring()
-    beat: Beat = Beat()
+    process: Process = Field(default_factory=Process)
+    postgres: Postgres = Field(default_factory=Postgres)
+    redis: Redis = Field(default_factory=Redis)
+    embedded: Embedded = Field(default_factory=Embedded)
+    http: Http = Field(default_factory=Http)
+    log: Log = Field(default_factory=Log)
+    leases: Leases = Field(default_factory=Leases)
+    crashes: Crashes = Field(default_factory=Crashes)
+    retention: Retention = Field(default_factory=Retention)
+    shutdown: Shutdown = Field(default_factory=Shutdown)
+    services: Services = Field(default_factory=Services)
+    watchdog: Watchdog = Field(default_factory=Watchdog)
+    probes: Probes = Field(default_factory=Probes)
+    monitoring: Monitoring = Field(default_factory=Monitoring)
+    beat: Beat = Field(default_factory=Beat)
     schedules: dict[str, float] = Field(
         default_factory=default_schedules, description="Seconds between ticks of each periodic task; 0: off."
     )
@@ -357,12 +357,12 @@ class Settings(Section):
         default_factory=default_providers,
         description="provider = most calls of one hive to it at once, for each account; else the default.",
     )
-    fetch: Fetch = Fetch()
-    documents: Documents = Documents()
-    connectors: Connectors = Connectors()
-    embedding: Embedding = Embedding()
-    search: Search = Search()
-    secrets: Secrets = Secrets()
+    fetch: Fetch = Field(default_factory=Fetch)
+    documents: Documents = Field(default_factory=Documents)
+    connectors: Connectors = Field(default_factory=Connectors)
+    embedding: Embedding = Field(default_factory=Embedding)
+    search: Search = Field(default_factory=Search)
+    secrets: Secrets = Field(default_factory=Secrets)
 
     @model_validator(mode="after")
     def _fit(self) -> Self:
