@@ -162,8 +162,9 @@ class Context:
             async with context.provider("openai") as call, session.post(url, json=body) as answer:
                 call.check(answer.status, answer.headers)  # raises Throttled at 429 and 503
 
-        See ``hive.providers`` for what ``Throttled`` does, and ``Providers.call`` for the options. In a plain
-        ``def``: ``with context.portal.wrap_async_context_manager(context.provider("openai")) as call:``.
+        Let ``Throttled`` leave the handler: the job waits, and burns no attempt. See ``hive.providers`` for
+        what else it does, and ``Providers.call`` for the options. In a plain ``def``:
+        ``with context.portal.wrap_async_context_manager(context.provider("openai")) as call:``.
         Not in child processes: their context reaches nothing of hive's.
         """
         return self.service(Providers).call(name, account=account, patience_seconds=patience_seconds)

@@ -57,7 +57,7 @@ class JobStarted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSettled(Event):
-    """``outcome``: completed, retrying, failed, cancelled, released or stale."""
+    """``outcome``: completed, retrying, throttled, failed, cancelled, released or stale."""
 
     pool: str
     queue: QueueName

@@ -15,6 +15,7 @@ class ErrorKind(StrEnum):
     UNKNOWN_TASK = "unknown_task"  # no task of that name is registered
     UNPARSABLE = "unparsable"  # the message could not be read
     DEADLINE = "deadline"  # it ran past its soft or hard deadline
+    THROTTLED = "throttled"  # never given up for it: it waits until its provider has room
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,11 +49,16 @@ class Completed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retrying:
-    """Run again after ``delay_seconds``. ``crashed`` charges the child-crash budget instead of an attempt."""
+    """Run again after ``delay_seconds``. ``crashed`` charges the child-crash budget instead of an attempt.
+
+    ``charged=False`` charges nothing: it was not its fault, and whoever says so bounds how often. What it
+    waits for stands in ``error`` all the same.
+    """
 
     delay_seconds: float
     error: ErrorRecord
     crashed: bool = False
+    charged: bool = True
     exit: ExitDetail | None = None
 
 

@@ -2,8 +2,14 @@
 
 Every call to one stands in ``async with context.provider("openai") as call:``. As many may be under way as
 ``[providers]`` allows. A refusal for too much traffic (429, 503), reported by raising ``Throttled`` inside
-the block, halves that number for this process, and a Retry-After keeps everybody out for so long. Each call
-that goes through lets it grow back, by one for each whole round.
+the block, halves that number for this process and keeps everybody out for the Retry-After, or for a time that
+grows with each refused round where there is none. Each call that goes through lets the number grow back, by
+one for each whole round.
+
+To be throttled is a wait, not a failure. A gate that opens soon is waited for; one that stays closed for more
+than ``GATE_SECONDS`` refuses at once with ``Throttled``, and sends those away who wait already, so that a
+closed provider does not fill a pool. Where ``Throttled`` leaves a handler its job is put back until the gate
+opens and burns no attempt (``pools.judgement`` says what bounds that).
 
 Processes do not talk about it: each finds its own share, as TCP connections do. (One count for all, in Redis,
 was rejected: it costs a round trip for each call, and knows no better what the other side bears.)
@@ -18,6 +24,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import anyio
+import anyio.lowlevel
 
 from hive.clock import Clock, SystemClock
 from hive.errors import ConfigurationError, Transient
@@ -33,14 +40,21 @@ DEFAULT_CALLS: Final = 8
 MOST_NAMES: Final = 100
 MOST_ACCOUNTS: Final = 1_000
 BUSY: Final = frozenset({429, 503})
+GATE_SECONDS: Final = 5.0
+"""How long a handler waits in its slot for a gate to open.
+
+Most limits are per second, so most gates open within it. Above it the slot is worth more than what a put-back
+costs: a second until a sweep brings the job back, and all that its handler had done so far.
+"""
 
 
 class Throttled(Transient):
     """The other side has too much to do: raise it inside the provider's block.
 
-    It slows all calls to that provider down. Where it leaves the handler, the job is retried after
-    ``retry_after_seconds``, else after its policy's delay, like every ``Transient``; a handler that would
-    rather go on catches it outside the block, and waits at the gate as it enters the block again.
+    It slows all calls to that provider down. Where it leaves the handler, the job is put back for
+    ``retry_after_seconds``, else for a delay that grows, whatever its policy, and burns no attempt. A handler
+    that would rather keep its slot catches it outside the block and enters the block again with
+    ``patience_seconds=math.inf``; without that it would be refused again at once.
     """
 
     code = "throttled"
@@ -105,8 +119,9 @@ class Providers:
         """Wait for one's turn at ``name``, and hold it for the block: one call to the other side.
 
         ``account``: whose credential it is, where there are several. ``patience_seconds``: who cannot wait
-        any longer is refused with ``Throttled``, at once where the gate is known to stay closed. Raises
-        ``ConfigurationError`` for a name too many. Cancelling leaves nothing behind.
+        any longer is refused with ``Throttled``, at once where the gate is known to stay closed. Without it
+        one waits in turn for however long the calls before take, but at a closed gate for ``GATE_SECONDS``
+        at the most. Raises ``ConfigurationError`` for a name too many. Cancelling leaves nothing behind.
         """
         throttle = self._throttle(name, account)
         round = await self._entered(throttle, name, patience_seconds)
@@ -116,6 +131,8 @@ class Providers:
             if error.provider is None:
                 error.provider = name
                 self._slow_down(throttle, name, account, round, error.retry_after_seconds)
+                if error.retry_after_seconds is None:
+                    error.retry_after_seconds = throttle.closed_seconds or None
             raise
         else:
             throttle.success()
@@ -138,11 +155,14 @@ class Providers:
         return [self.state(name) for name in self._names]
 
     async def _entered(self, throttle: Throttle, name: str, patience_seconds: float | None) -> int:
-        if patience_seconds is None:
-            return await throttle.enter()
-        if throttle.closed_seconds <= patience_seconds:
-            with anyio.move_on_after(patience_seconds):
-                return await throttle.enter()
+        # Waiting in turn is not bounded by itself: those before make progress, and a handler of ten calls
+        # that was put back at its ninth would begin with the first again, for ever.
+        gate_seconds = GATE_SECONDS if patience_seconds is None else patience_seconds
+        with anyio.move_on_after(patience_seconds):
+            round = await throttle.enter(gate_seconds)
+            if round is not None:
+                return round
+            await anyio.lowlevel.checkpoint()  # who comes again at once shall not hold up the loop
         refused = Throttled(f"{name} has no room", retry_after_seconds=throttle.closed_seconds or None)
         refused.provider = name
         raise refused
@@ -157,6 +177,7 @@ class Providers:
                 account=account,
                 limit=throttle.limit,
                 retry_after_seconds=seconds,
+                closed_seconds=throttle.closed_seconds,
             )
         if self._events is not None:
             self._events.publish(ProviderThrottled(provider=name))

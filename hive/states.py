@@ -10,7 +10,8 @@
                                              └───────────────────────────┘
 
 SCHEDULED holds jobs whose ``run_at`` lies ahead. They stand in a state of their own so that a claim
-never walks over them; the same holds for RETRYING, which waits for its back-off.
+never walks over them; the same holds for RETRYING, which waits for its back-off, or
+for the provider that it was throttled by.
 """
 
 from enum import StrEnum

@@ -28,7 +28,8 @@ class ChildTaskError(Exception):
 
     ``type_name``: the error's class. ``transient``: whether the task's retry policy retries it; judged in
     the child, where the class is known (``task.options.retry.retries(error)``). ``kind``: set when the error
-    itself decides (``Permanent``, ``NeedsOperator``). ``summary``: the first line of its text.
+    itself decides (``Permanent``, ``NeedsOperator``). ``throttled``: whether it is a ``Throttled``.
+    ``summary``: the first line of its text.
     """
 
     def __init__(
@@ -38,6 +39,8 @@ class ChildTaskError(Exception):
         transient: bool = False,
         retry_after_seconds: float | None = None,
         kind: ErrorKind | None = None,
+        *,
+        throttled: bool = False,
     ) -> None:
         super().__init__(f"{type_name}: {summary}")
         self.type_name = type_name
@@ -45,6 +48,7 @@ class ChildTaskError(Exception):
         self.transient = transient
         self.retry_after_seconds = retry_after_seconds
         self.kind = kind
+        self.throttled = throttled
 
 
 class ChildRunner(Protocol):

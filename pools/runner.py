@@ -181,7 +181,7 @@ class Runner:
         if run.reason is not None:
             return outcome_of_reason(run.reason, plan, run.delivery)
         assert failure is not None
-        return outcome_of_error(failure, plan.options.retry, run.delivery)
+        return outcome_of_error(failure, plan.options.retry, run.delivery, now=self._clock.now())
 
     def _announce(self, run: Run) -> None:
         delivery = run.delivery

@@ -157,7 +157,9 @@ class Settler:
             facts |= {"code": outcome.error.code, "error": outcome.error.summary}
         if isinstance(outcome, Cancelled | Released):
             facts |= {"reason": outcome.reason}
-        log.log(30 if label in ("failed", "retrying", "stale") else 20, f"job.{label}", **facts)
+        # Each job that a closed provider turns away would have a line: the provider itself has one already.
+        level = 10 if label == "throttled" else 30 if label in ("failed", "retrying", "stale") else 20
+        log.log(level, f"job.{label}", **facts)
 
 
 def label_of(outcome: Outcome, verdict: Verdict) -> str:
@@ -170,7 +172,7 @@ def label_of(outcome: Outcome, verdict: Verdict) -> str:
         case Completed():
             return "completed"
         case Retrying():
-            return "retrying"
+            return "retrying" if outcome.charged else "throttled"
         case Failed():
             return "failed"
         case Cancelled():

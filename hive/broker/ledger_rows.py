@@ -71,7 +71,7 @@ def _settlement_row(settlement: Settlement) -> tuple[Any, ...]:
     summary: str | None = None
     match outcome:
         case Retrying():
-            word = "crashed" if outcome.crashed else "retrying"
+            word = "crashed" if outcome.crashed else "retrying" if outcome.charged else "throttled"
             delay, error, exit = outcome.delay_seconds, outcome.error, outcome.exit
         case Failed():
             word, error, exit = "failed", outcome.error, outcome.exit

@@ -180,6 +180,7 @@ class Memory(MemoryOperations):
             return Verdict.STALE
         outcome = settlement.outcome
         crashed = isinstance(outcome, Retrying) and outcome.crashed
+        spared = isinstance(outcome, Released) or (isinstance(outcome, Retrying) and not outcome.charged)
         if crashed:
             record.child_crashes += 1
         after, error = decide(record, outcome, self._crashes.child_limit)
@@ -190,7 +191,7 @@ class Memory(MemoryOperations):
         if rerun:
             record.attempt = record.child_crashes = record.hive_crashes = 0
             record.expires_at = None
-        elif (crashed or isinstance(outcome, Released)) and after not in TERMINAL:
+        elif (crashed or spared) and after not in TERMINAL:
             record.attempt -= 1
         match after:
             case JobState.RETRYING:

@@ -93,7 +93,7 @@ def decide(record: Record, outcome: Outcome, child_limit: int) -> tuple[JobState
                 return JobState.FAILED, error_as(ErrorKind.POISON, error)
             if record.cancel_requested:
                 return JobState.CANCELLED, None
-            if outcome.crashed or record.attempt < record.message.max_attempts:
+            if outcome.crashed or not outcome.charged or record.attempt < record.message.max_attempts:
                 return JobState.RETRYING, error
             return again or JobState.FAILED, error_as(ErrorKind.EXHAUSTED, error)
 

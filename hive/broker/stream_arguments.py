@@ -121,7 +121,7 @@ def settle_arguments(settlements: Iterable[Settlement]) -> list[Argument]:
                 word = b"f"
                 details += (0, *_error(outcome.error))
             case Retrying():
-                word = b"c" if outcome.crashed else b"t"
+                word = b"c" if outcome.crashed else b"t" if outcome.charged else b"w"
                 details += (milliseconds(outcome.delay_seconds), *_error(outcome.error))
         marks.append(_MARK.pack(delivery.id.bytes, delivery.fence, word))
     return [b"".join(marks), *details]

@@ -163,7 +163,9 @@ class BrokerMachine(RuleBasedStateMachine):
         else:
             assert len(got) == min(limit, free), "a waiting message was not given"
         for each in got:
-            self.models[each.id].claimed(fence=each.fence, owner=each.owner, now=self.now)
+            self.models[each.id].claimed(
+                fence=each.fence, attempt=each.attempt, owner=each.owner, now=self.now
+            )
             self.deliveries.append(each)
         if got and self.fair_claims:
             assert_nobody_is_ahead(self.models.values(), {self.models[each.id].tenant for each in got})

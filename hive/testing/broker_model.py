@@ -20,6 +20,7 @@ OUTCOMES: dict[str, Outcome] = {
     "cancelled": Cancelled(),
     "released": Released(),
     "retrying": Retrying(delay_seconds=DELAY_SECONDS, error=ERROR),
+    "throttled": Retrying(delay_seconds=DELAY_SECONDS, error=ERROR, charged=False),
     "crashed": Retrying(delay_seconds=DELAY_SECONDS, error=ERROR, crashed=True),
 }
 
@@ -37,6 +38,7 @@ class Model:
     due: float = 0.0
     expires: float | None = None
     fence: int = 0
+    attempts: int = 0
     owner: ProcessId | None = None
     lease_end: float = 0.0
     rerun: bool = False
@@ -54,10 +56,11 @@ class Model:
         """The resource it keeps others from while it runs."""
         return None if self.resource is None else (self.tenant, self.resource)
 
-    def claimed(self, *, fence: int, owner: ProcessId, now: float) -> None:
+    def claimed(self, *, fence: int, attempt: int, owner: ProcessId, now: float) -> None:
         assert self.state == "waiting", f"a {self.state} message was given"
         assert self.expires is None or self.expires > now, "an expired message was given"
         assert fence > self.fence, "the fence did not rise"
+        assert attempt == self.attempts + 1, "an attempt was burned, or forgotten"
         self.state, self.fence, self.owner = "running", fence, owner
         self.lease_end = now + LEASE_SECONDS
         self.started = self.cancel = self.rerun = False
@@ -71,12 +74,13 @@ class Model:
         if word == "crashed" and self.child_deaths >= CHILD_LIMIT:
             assert verdict is Verdict.POISONED
             self.state = "dead"
-        elif self.cancel and word in ("released", "crashed", "retrying"):
+        elif self.cancel and word in ("released", "crashed", "throttled", "retrying"):
             self.state = "gone"
         elif word == "released":
             self.state = "waiting"
-        elif word in ("crashed", "retrying"):
+        elif word in ("crashed", "throttled", "retrying"):
             self.state, self.due = "delayed", now + DELAY_SECONDS
+            self.attempts += word == "retrying"
         elif self.rerun:
             assert verdict is Verdict.RERUN
             self.fresh()
@@ -86,6 +90,7 @@ class Model:
     def fresh(self) -> None:
         """It waits as if it had just been sent: run again, or replayed."""
         self.state, self.child_deaths, self.hive_deaths, self.expires = "waiting", 0, 0, None
+        self.attempts = 0
 
     def cancelled(self) -> None:
         if self.state == "running":

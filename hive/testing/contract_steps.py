@@ -6,6 +6,7 @@ from hive.outcomes import ErrorKind, ErrorRecord, Failed, Outcome
 from hive.testing.harness import QUEUE, Harness, message
 
 ERROR = ErrorRecord(kind=ErrorKind.PERMANENT, code="ValueError", summary="it did not work")
+THROTTLED = ErrorRecord(kind=ErrorKind.THROTTLED, code="throttled", summary="throttled by api: not now")
 ACME, OTHER = TenantId("acme"), TenantId("other")
 
 

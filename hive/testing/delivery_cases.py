@@ -8,7 +8,7 @@ from hive.broker.port import Delivery, Lane, Published, Swept, Verdict
 from hive.errors import InvalidInput
 from hive.ids import new_message_id, new_process_id
 from hive.outcomes import Completed, ErrorKind, ErrorRecord, Released, Retrying
-from hive.testing.contract_steps import ACME, ERROR, Steps, settlement
+from hive.testing.contract_steps import ACME, ERROR, THROTTLED, Steps, settlement
 from hive.testing.harness import QUEUE, Harness, message
 
 
@@ -189,6 +189,46 @@ class Deliveries(Steps):
         (letter,) = await harness.broker.dead_letters()
         assert letter.error == ErrorRecord(kind=ErrorKind.EXHAUSTED, code=ERROR.code, summary=ERROR.summary)
         assert letter.attempts == 2
+
+    async def test_what_is_throttled_waits_and_burns_no_attempt(self, harness: Harness) -> None:
+        await harness.broker.publish([message(max_attempts=2, key="k")])
+        await self.settle(harness, await self.one(harness), Retrying(delay_seconds=1, error=ERROR))
+        wait = Retrying(delay_seconds=10, error=THROTTLED, charged=False)
+        for _ in range(6):
+            await harness.pass_time(11)
+            await harness.broker.sweep([QUEUE])
+            got = await self.one(harness)
+            assert (got.attempt, got.redelivered) == (2, False)
+            await harness.broker.mark_started([got])
+            await harness.broker.publish([message(key="k")])  # its next run will see what is new
+            assert await self.settle(harness, got, wait) is Verdict.ACCEPTED
+            await harness.expect_depth(waiting=0, delayed=1, running=0)
+            assert (await harness.broker.publish([message(key="k")]))[0].duplicate
+        assert await harness.broker.dead_letters() == []
+        await harness.pass_time(11)
+        await harness.broker.sweep([QUEUE])
+        await self.settle(harness, await self.one(harness), Retrying(delay_seconds=1, error=ERROR))
+        (letter,) = await harness.broker.dead_letters()
+        assert (letter.error.kind, letter.attempts) == (ErrorKind.EXHAUSTED, 2)
+
+    async def test_what_is_throttled_ends_when_it_expires(self, harness: Harness) -> None:
+        await harness.broker.publish([message(expires_seconds=30)])
+        wait = Retrying(delay_seconds=20, error=THROTTLED, charged=False)
+        for _ in range(2):
+            await self.settle(harness, await self.one(harness), wait)
+            await harness.expect_depth(waiting=0, delayed=1, running=0)
+            await harness.pass_time(21)
+            await harness.broker.sweep([QUEUE])
+            await harness.broker.sweep([QUEUE])
+            if not (await harness.broker.depth(QUEUE)).waiting:
+                break
+        await harness.expect_depth(waiting=0, delayed=0, running=0)
+
+    async def test_a_throttled_message_gives_its_resource_back(self, harness: Harness) -> None:
+        await harness.broker.publish([message(resource="r"), message(resource="r")])
+        first = await self.one(harness)
+        await self.settle(harness, first, Retrying(delay_seconds=10, error=THROTTLED, charged=False))
+        assert (await self.one(harness)).id != first.id
 
     # release
 

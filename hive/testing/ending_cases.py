@@ -40,7 +40,7 @@ class Endings(Steps):
         assert await harness.broker.dead_letters() == []
 
     async def test_a_flagged_message_does_not_come_back(self, harness: Harness) -> None:
-        for leave in ("retry", "release", "death", "crash"):
+        for leave in ("retry", "throttle", "release", "death", "crash"):
             await harness.broker.publish([message(key="k")])
             got = await self.one(harness)
             await harness.broker.publish([message(key="k")])  # to run again: the cancellation forgets it
@@ -48,6 +48,8 @@ class Endings(Steps):
             match leave:
                 case "retry":
                     await self.settle(harness, got, Retrying(delay_seconds=0, error=ERROR))
+                case "throttle":
+                    await self.settle(harness, got, Retrying(delay_seconds=0, error=ERROR, charged=False))
                 case "crash":
                     await self.settle(harness, got, Retrying(delay_seconds=0, error=ERROR, crashed=True))
                 case "release":

@@ -91,6 +91,7 @@ def _describe(error: BaseException, retry: Any) -> Json:
     from hive.errors import NeedsOperator, Permanent, Transient
     from hive.ingest.cleaning import clean
     from hive.outcomes import ErrorKind
+    from hive.providers import Throttled
 
     kind = None
     if isinstance(error, NeedsOperator):
@@ -104,5 +105,6 @@ def _describe(error: BaseException, retry: Any) -> Json:
         "summary": clean(lines[0] if lines else "", 500),
         "transient": isinstance(error, Transient) if retry is None else bool(retry.retries(error)),
         "retry_after_seconds": wait,
+        "throttled": isinstance(error, Throttled),
         "kind": kind,
     }

@@ -45,4 +45,5 @@ def _error(payload: Json) -> ChildTaskError:
         transient=bool(payload["transient"]),
         retry_after_seconds=None if wait is None else float(wait),
         kind=None if payload["kind"] is None else ErrorKind(payload["kind"]),
+        throttled=bool(payload["throttled"]),
     )

@@ -39,6 +39,7 @@ async def test_a_handler_runs_and_knows_who_it_is(tmp_path: Path, capfd: pytest.
         ("permanent", "Permanent", "no use", False, ErrorKind.PERMANENT),
         ("operator", "NeedsOperator", "a person must act", False, ErrorKind.NEEDS_OPERATOR),
         ("transient", "Transient", "later", True, None),
+        ("throttled", "Throttled", "slow down", True, None),
         ("listed", "ConnectionResetError", "listed", True, None),
         ("unlisted", "ValueError", "bad value", False, None),
         ("exit", "SystemExit", "3", False, None),
@@ -54,7 +55,8 @@ async def test_an_error_crosses_the_border(
     assert (error.type_name, error.summary, error.transient, error.kind) == (
         *(type_name, summary, transient, kind),
     )
-    assert error.retry_after_seconds == (9 if what == "transient" else None)
+    assert error.retry_after_seconds == (9 if what in ("transient", "throttled") else None)
+    assert error.throttled == (what == "throttled")
 
 
 @pytest.mark.parametrize(

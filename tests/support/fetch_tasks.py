@@ -5,7 +5,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from hive import Context, NeedsOperator, Permanent, Retry, Transient, task
+from hive import Context, NeedsOperator, Permanent, Retry, Throttled, Transient, task
 from hive.tasks import Registry
 
 registry = Registry()
@@ -22,6 +22,7 @@ def raises(context: Context, what: str) -> None:
         "permanent": Permanent("no use"),
         "operator": NeedsOperator("a person must act"),
         "transient": Transient("later", retry_after_seconds=9),
+        "throttled": Throttled("slow down", retry_after_seconds=9),
         "listed": ConnectionResetError("listed\nsecond line"),
         "unlisted": ValueError("bad\x00 value"),
         "exit": SystemExit(3),

@@ -1,10 +1,10 @@
 """Providers: how many calls at once, what a refusal does, who waits for how long."""
 
 import asyncio
+import math
 from contextlib import suppress
 
 import anyio
-import anyio.lowlevel
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hive.clock import SystemClock
 from hive.errors import ConfigurationError
 from hive.events import Events, ProviderThrottled
-from hive.providers import MOST_ACCOUNTS, MOST_NAMES, Providers, ProviderState, Throttled
+from hive.providers import GATE_SECONDS, MOST_ACCOUNTS, MOST_NAMES, Providers, ProviderState, Throttled
 from hive.retry_after import MOST_SECONDS, retry_after_seconds
 from hive.settings import Probes
 from hive.testing.manual_clock import ManualClock
@@ -30,6 +30,13 @@ def clock() -> ManualClock:
 async def settled() -> None:
     """Let everybody who can go on do so."""
     await anyio.wait_all_tasks_blocked()
+
+
+async def entered(throttle: Throttle) -> int:
+    """The round in which one is admitted."""
+    round = await throttle.enter()
+    assert round is not None
+    return round
 
 
 class Caller:
@@ -53,7 +60,7 @@ class Caller:
 
 async def test_the_limit_is_halved_once_a_round_and_grows_by_one_a_round(clock: ManualClock) -> None:
     throttle = Throttle(8, clock)
-    first, second = await throttle.enter(), await throttle.enter()
+    first, second = await entered(throttle), await entered(throttle)
     assert throttle.overrun(first)
     assert not throttle.overrun(second)  # the same overrun, seen twice
     assert throttle.limit == 4
@@ -68,7 +75,8 @@ async def test_the_limit_is_halved_once_a_round_and_grows_by_one_a_round(clock: 
         throttle.success()
     assert throttle.limit == 8, "never above the ceiling"
     for _ in range(10):
-        throttle.overrun(await throttle.enter())
+        clock.advance(LONGEST_SECONDS)
+        throttle.overrun(await entered(throttle))
         throttle.leave()
     assert throttle.limit == 1, "never below one"
 
@@ -144,10 +152,91 @@ async def test_the_gate_opens_by_itself() -> None:
     assert asyncio.get_running_loop().time() - began >= 0.029
 
 
+async def test_who_would_not_wait_for_so_long_is_sent_away_when_the_gate_closes(clock: ManualClock) -> None:
+    throttle = Throttle(1, clock)
+    await throttle.enter()
+    hasty = asyncio.ensure_future(throttle.enter(5))
+    patient = Caller(throttle)
+    cancelled = asyncio.ensure_future(throttle.enter(5))
+    await settled()
+    throttle.overrun(0, 5)
+    await settled()
+    assert throttle.waiting == 3, "each is ready to wait for that"
+    throttle.overrun(0, 6)
+    cancelled.cancel()  # before it knows that it was sent away
+    assert await hasty is None
+    assert await throttle.enter(5) is None, "who comes later is not even put in line"
+    throttle.leave()
+    clock.advance(6)
+    throttle.admit()
+    await settled()
+    assert patient.inside
+    assert (throttle.inside, throttle.waiting) == (1, 0)
+    patient.finish.set()
+    await patient.task
+    assert (throttle.inside, cancelled.cancelled()) == (0, True)
+
+
+async def test_without_a_word_the_gate_is_closed_for_longer_each_round(clock: ManualClock) -> None:
+    throttle = Throttle(512, clock)
+
+    async def refused() -> float:
+        clock.advance(LONGEST_SECONDS)
+        first, second = await entered(throttle), await entered(throttle)
+        throttle.overrun(first)
+        closed = throttle.closed_seconds
+        throttle.overrun(second)
+        assert throttle.closed_seconds == closed, "the same overrun, seen twice"
+        throttle.leave()
+        throttle.leave()
+        return closed
+
+    for expected in (1, 2, 4, 8, 16, 32, 60, 60):
+        assert 0.8 * expected <= await refused() <= 1.2 * expected
+    throttle.success()
+    assert await refused() <= 1.2
+
+
+async def test_a_gate_that_opens_soon_is_waited_for_and_no_other(clock: ManualClock) -> None:
+    providers = Providers({"api": 2}, clock=clock)
+
+    async def close(seconds: float | None) -> float | None:
+        with pytest.raises(Throttled) as caught:
+            async with providers.call("api"):
+                raise Throttled(retry_after_seconds=seconds)
+        return caught.value.retry_after_seconds
+
+    async def call(patience_seconds: float | None = None) -> str:
+        async with providers.call("api", patience_seconds=patience_seconds):
+            return "through"
+
+    assert await close(GATE_SECONDS) == GATE_SECONDS
+    waiting = asyncio.ensure_future(call())
+    patient = asyncio.ensure_future(call(math.inf))
+    await settled()
+    assert providers.state("api").waiting == 2
+    clock.advance(GATE_SECONDS)
+    async with providers.call("api"):
+        pass
+    assert (await waiting, await patient) == ("through", "through")
+    await close(GATE_SECONDS + 1)
+    with pytest.raises(Throttled, match="api has no room") as refused:
+        await call()
+    assert refused.value.retry_after_seconds == GATE_SECONDS + 1
+    assert refused.value.provider == "api"
+    patient = asyncio.ensure_future(call(math.inf))
+    await settled()
+    assert providers.state("api").waiting == 1
+    patient.cancel()
+    clock.advance(GATE_SECONDS + 1)
+    assert await close(None) == providers.state("api").closed_seconds > 0, "told when to come back"
+
+
 async def test_only_a_refusal_for_too_much_slows_down(clock: ManualClock) -> None:
     providers = Providers({"api": 8}, clock=clock)
 
     async def call(error: Exception | None = None) -> int:
+        clock.advance(LONGEST_SECONDS)
         with suppress(Exception):
             async with providers.call("api"):
                 if error is not None:

@@ -1,8 +1,8 @@
 -- Writes outcomes, each only if its fence and owner still hold.
 -- KEYS    the queue, see record.lua
 -- ARGV    owner, child crash limit, all deliveries in one text of 25 bytes each: id, fence (8 bytes), outcome (d done,
---         x cancelled, h handed back, f failed, t try again, c crashed); then for each f, t and c four: delay in ms,
---         error kind, code, summary
+--         x cancelled, h handed back, f failed, t try again, w wait (t without a charge), c crashed); then for each
+--         f, t, w and c four: delay in ms, error kind, code, summary
 -- RETURNS how many were given up (their dead letters want to be written), and a text of one letter for each delivery:
 --         s stale, a accepted, r to run again, p poisoned
 local owner, child_limit, batch = ARGV[1], tonumber(ARGV[2]), ARGV[3]
@@ -20,7 +20,7 @@ for at = 1, count do
   local id, record = ids[at], records[at]
   local word = sub(batch, at * 25, at * 25)
   local delay, kind, code, summary
-  if word == 'f' or word == 't' or word == 'c' then
+  if word == 'f' or word == 't' or word == 'w' or word == 'c' then
     delay, kind, code, summary = tonumber(ARGV[extra]), ARGV[extra + 1], ARGV[extra + 2], ARGV[extra + 3]
     extra = extra + 4
   end
@@ -55,11 +55,11 @@ for at = 1, count do
       local cancelled, after = has(r.flags, CANCEL)
       if word == 'c' and r.crashes + 1 >= child_limit then
         after, kind, verdict = 'dead', 'poison', 'p'
-      elseif cancelled and (word == 'h' or word == 'c' or word == 't') then
+      elseif cancelled and (word == 'h' or word == 'c' or word == 'w' or word == 't') then
         after = 'gone'
       elseif word == 'h' then
         after = 'line'
-      elseif word == 'c' or word == 't' and r.attempt < r.max then
+      elseif word == 'c' or word == 'w' or word == 't' and r.attempt < r.max then
         after = 'later'
       elseif has(r.flags, RERUN) then
         after, verdict = 'line', 'r'
@@ -82,7 +82,7 @@ for at = 1, count do
       else
         local wire = wire_of(record)
         r.flags = has(r.flags, PROGRESSED) and PROGRESSED or 0
-        if word == 'h' then
+        if word == 'h' or word == 'w' then
           r.attempt = r.attempt - 1
         elseif word == 'c' then
           r.attempt, r.crashes = r.attempt - 1, r.crashes + 1

@@ -34,8 +34,8 @@ from moved;
 
 -- name: settle
 -- moves: running -> completed | failed | cancelled | retrying | pending
--- $1 ids, $2 fences, $3 owners, $4 outcomes (completed, failed, cancelled, retrying, crashed, released), $5 delays in
--- seconds, $6 error kinds, $7 codes, $8 summaries, $9 exits, $10 signals, $11 peak memory, $12 the child crash
+-- $1 ids, $2 fences, $3 owners, $4 outcomes (completed, failed, cancelled, retrying, throttled, crashed, released), $5
+-- delays in seconds, $6 error kinds, $7 codes, $8 summaries, $9 exits, $10 signals, $11 peak memory, $12 the child crash
 -- limit. Returns a row for each delivery whose fence and owner still hold; the others changed nothing.
 with asked as (
     select * from unnest(
@@ -58,9 +58,10 @@ with asked as (
         asked.exit, asked.exit_signal, asked.peak_memory_bytes,
         case
             when asked.outcome = 'crashed' and held.child_crashes + 1 >= $12::integer then 'failed'
-            when asked.outcome in ('released', 'crashed', 'retrying') and held.to_be_cancelled then 'cancelled'
+            when asked.outcome in ('released', 'crashed', 'throttled', 'retrying') and held.to_be_cancelled
+                then 'cancelled'
             when asked.outcome = 'released' then 'pending'
-            when asked.outcome = 'crashed' then 'retrying'
+            when asked.outcome in ('crashed', 'throttled') then 'retrying'
             when asked.outcome = 'retrying' and held.attempt < held.max_attempts then 'retrying'
             when held.rerun then 'pending'
             when asked.outcome = 'retrying' then 'failed'
@@ -87,7 +88,7 @@ with asked as (
             when decided.next = 'pending' and decided.outcome <> 'released' then null else job.expires_at
         end,
         attempt = case
-            when decided.outcome in ('released', 'crashed') and decided.next in ('pending', 'retrying')
+            when decided.outcome in ('released', 'crashed', 'throttled') and decided.next in ('pending', 'retrying')
                 then job.attempt - 1
             when decided.next = 'pending' then 0
             else job.attempt
@@ -125,7 +126,8 @@ with asked as (
     select id, fence, attempt, owner, outcome, error_kind, error_code, error_summary, exit, exit_signal,
         peak_memory_bytes, started_at
     from decided
-    where outcome <> 'completed' and (outcome <> 'released' or started)
+    -- What was throttled has no row for each time it came in vain: its cause stands in its own.
+    where outcome not in ('completed', 'throttled') and (outcome <> 'released' or started)
     on conflict do nothing
 ), woken as (
     select pg_notify('hive_queue_' || queue, '')
