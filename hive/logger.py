@@ -5,7 +5,15 @@ and 9 MB. An application that imports hive's client, or a script with a worker, 
 rich from structlog would take it from an application that wants it.)
 """
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
+
+_set_ups: Final[list[Callable[[], None]]] = []
+
+
+def before_first_line(set_up: Callable[[], None]) -> None:
+    """Have ``set_up`` called as structlog is loaded, to configure it."""
+    _set_ups[:] = [set_up]
 
 
 def get_logger(name: str) -> Any:
@@ -21,6 +29,8 @@ class _Unloaded:
 
     def __getattr__(self, method: str) -> Any:
         if method == "_logger":
+            while _set_ups:
+                _set_ups.pop()()
             import structlog
 
             self._logger = structlog.get_logger(self._name)

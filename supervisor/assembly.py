@@ -49,7 +49,7 @@ from supervisor.leases import open_lease
 from supervisor.model_service import ModelServer, require_model
 from supervisor.record import ProcessRecord
 from supervisor.schedules import schedules_of
-from supervisor.service import Service
+from supervisor.service import Service, pool_service
 from supervisor.stores import Stores
 from supervisor.sweeper import Pruner, Sweeper
 from supervisor.tree import ServiceTree
@@ -72,6 +72,7 @@ class Assembly:
     process: ProcessId
     stores: Stores
     tenants: Tenants
+    sealer: Sealer
     pairs: Pairs
     attempts: Attempts
     embedder: Embedder
@@ -143,11 +144,6 @@ class Assembly:
         ]
 
 
-def pool_service(name: str) -> str:
-    """What the service of pool ``name`` is called."""
-    return f"pool.{name}"
-
-
 async def assemble(
     settings: Settings,
     *,
@@ -205,7 +201,8 @@ async def assemble(
         model = ModelServer(settings)
         embedder = Embedder(settings.embedding, socket_path=model.socket_path, providers=providers)
     index = PostgresIndex()
-    pairs = Pairs(database, Sealer.load(settings.secrets, state))
+    sealer = Sealer.load(settings.secrets, state)
+    pairs = Pairs(database, sealer)
     attempts = Attempts(database)
     roots = FileRoots(settings.connectors.files.roots, state)
     fetcher = FetchChildren(zygote, settings.fetch, events, clock=clock, hidden=(state.absolute(),))
@@ -294,6 +291,7 @@ async def assemble(
         process=process,
         stores=stores,
         tenants=tenants,
+        sealer=sealer,
         pairs=pairs,
         attempts=attempts,
         embedder=embedder,

@@ -2,12 +2,14 @@
 
 import sys
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from hive.errors import Conflict
 from hive.ids import DEFAULT_TENANT
 from hive.logger import get_logger
-from supervisor.assembly import Assembly
+
+if TYPE_CHECKING:
+    from supervisor.assembly import Assembly
 
 log = get_logger(__name__)
 
@@ -26,7 +28,7 @@ hive is ready on http://127.0.0.1:{port}
 """
 
 
-async def present(hive: Assembly) -> None:
+async def present(hive: "Assembly") -> None:
     """Add the documentation, unless it was added before, and print what to try."""
     folder = documentation()
     if folder is None:

@@ -2,8 +2,9 @@
 
 Start::
 
-    tasks registered and checked ─▶ zygote ─▶ state folder locked ─▶ stores, schema ─▶ assembled
-      ─▶ port bound ─▶ dead boots buried ─▶ services ─▶ pools ─▶ leader, beat ─▶ consuming ─▶ HTTP, model
+    tasks registered and checked ─▶ zygote ─▶ state folder locked ─▶ stores, schema | code loaded
+      ─▶ assembled ─▶ port bound ─▶ dead boots buried ─▶ services ─▶ pools ─▶ consuming
+      ─▶ HTTP, leader, beat, model
 
 Shutdown, the other way round: not ready ─▶ beat and sweeps of the leader, leader lease ─▶ intake ─▶ drain
 ─▶ outcomes written ─▶ pools ─▶ everything else ─▶ row, clients, stores ─▶ files. A second signal shortens the
@@ -14,8 +15,11 @@ import gc
 import sys
 from contextlib import AsyncExitStack
 from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 import anyio
+import anyio.to_thread
 
 from hive.clock import SystemClock
 from hive.errors import ConfigurationError, StoreDown
@@ -29,14 +33,17 @@ from pools.drain import DrainReport
 from pools.fetch.hardening import make_undumpable
 from pools.fetch.zygote import Zygote
 from supervisor import demonstration, logs
-from supervisor.assembly import Assembly, assemble, pool_service
 from supervisor.http.server import HttpServer
 from supervisor.instance import Instance
-from supervisor.service import FatalService, Service
+from supervisor.service import FatalService, Service, pool_service
 from supervisor.signals import Signals
-from supervisor.stores import open_stores
-from supervisor.tree import ServiceTree
+from supervisor.stores import Stores, open_stores
+from supervisor.tree import ServiceTree, leaves
 from supervisor.validation import register_tasks, verify
+
+if TYPE_CHECKING:
+    from probes.health import Health
+    from supervisor.assembly import Assembly
 
 log = get_logger(__name__)
 
@@ -44,8 +51,8 @@ CLEAN, FATAL, GRACE_EXCEEDED = 0, 1, 4
 SWITCH_SECONDS = 0.001
 """How long a thread that computes keeps the loop waiting. Python's own 5 ms add up."""
 
-ANSWER_SECONDS = 1.0
-"""HTTP answers this long after its port was bound at the latest, whatever the pools still wait for."""
+SECOND_STAGE_SECONDS = 1.0
+"""How long HTTP, the leader and the model server let the pools go first, at the most."""
 
 CLOSE_SECONDS = 45.0
 """How long clients and embedded stores may take to close."""
@@ -56,9 +63,11 @@ async def run(settings: Settings, *, demo: bool = False) -> int:
 
     Raises ConfigurationError (2) or StoresMissing (3) when it cannot start.
     """
-    logs.configure(settings.log)
+    logs.prepare(settings.log)
     sys.setswitchinterval(SWITCH_SECONDS)
     register_tasks(settings)
+    if "structlog" in sys.modules:  # a module of the user's has loaded it, and may be the first to log
+        logs.configure(settings.log)
     verify(settings, registry)
     settings = settings.model_copy(
         update={
@@ -101,9 +110,10 @@ class _Life:
                 if not self._signals.graceful.is_set() and hive is not None:
                     code = await self._serve(tree, hive, demo=demo)
             except BaseExceptionGroup as error:
-                if len(error.exceptions) == 1:
-                    raise error.exceptions[0] from error.exceptions[0].__cause__
-                raise
+                first, *others = leaves(error)
+                if others:
+                    raise
+                raise first from first.__cause__
             finally:
                 if hive is not None:
                     with anyio.CancelScope(shield=True):
@@ -114,9 +124,16 @@ class _Life:
         await self._signals.graceful.wait()
         scope.cancel()
 
-    async def _assemble(self, tree: ServiceTree) -> Assembly:
-        stores = await open_stores(self._settings, events=self._events, clock=self._clock)
+    async def _assemble(self, tree: ServiceTree) -> "Assembly":
+        stores: Stores | None = None
         try:
+            async with anyio.create_task_group() as group:
+                # While the stores answer, the rest of hive is loaded.
+                group.start_soon(anyio.to_thread.run_sync, import_module, "supervisor.assembly")
+                stores = await open_stores(self._settings, events=self._events, clock=self._clock)
+            assert stores is not None
+            from supervisor.assembly import assemble
+
             for service in stores.services():
                 tree.add(service)
             return await assemble(
@@ -132,13 +149,14 @@ class _Life:
                 drain=self._signals.stop,
             )
         except BaseException:
-            with anyio.CancelScope(shield=True):
-                for service in stores.services():
-                    await _stop(tree, service.name)
-                await stores.close()
+            if stores is not None:
+                with anyio.CancelScope(shield=True):
+                    for service in stores.services():
+                        await _stop(tree, service.name)
+                    await stores.close()
             raise
 
-    async def _start(self, tree: ServiceTree, hive: Assembly) -> None:
+    async def _start(self, tree: ServiceTree, hive: "Assembly") -> None:
         hive.files.clear()
         hive.http.bind()  # a port in use is said before anything is consumed
         tree.add(Service(name="http", run=partial(self._answer, hive.http)))
@@ -146,7 +164,7 @@ class _Life:
             await hive.tenants.ensure_default()
         await self._bury_the_dead(hive)
         await self._check_model(hive)
-        for service in (*hive.background(), *hive.pool_services(), *hive.leading()):
+        for service in (*hive.background(), *hive.pool_services()):
             tree.add(service)
         gc.freeze()  # so that the first collection walks over nothing of the start; see `_announce`
         gc.enable()
@@ -154,11 +172,11 @@ class _Life:
 
     async def _answer(self, http: HttpServer) -> None:
         """A service: HTTP, which takes as long to load as all that pools need of the stores and hive."""
-        with anyio.move_on_after(ANSWER_SECONDS):
+        with anyio.move_on_after(SECOND_STAGE_SECONDS):
             await self._consuming.wait()
         await http.run()
 
-    async def _bury_the_dead(self, hive: Assembly) -> None:
+    async def _bury_the_dead(self, hive: "Assembly") -> None:
         """Earlier boots of this folder are dead for certain: what they held runs again at once."""
         boots = await hive.record.begin()
         for boot in boots:
@@ -168,7 +186,7 @@ class _Life:
         if boots:
             await hive.record.buried(boots)
 
-    async def _check_model(self, hive: Assembly) -> None:
+    async def _check_model(self, hive: "Assembly") -> None:
         """An external model of the wrong dimension is refused; one that is away is waited for by the jobs."""
         if hive.model is not None:
             return
@@ -177,7 +195,7 @@ class _Life:
         except (EmbedderDown, EmbedderBusy) as error:
             log.warning("start.model_away", cause=error.message)
 
-    async def _serve(self, tree: ServiceTree, hive: Assembly, *, demo: bool) -> int:
+    async def _serve(self, tree: ServiceTree, hive: "Assembly", *, demo: bool) -> int:
         """From ready to the first signal, or to the end of a critical service."""
         code = CLEAN
         async with anyio.create_task_group() as group:
@@ -197,13 +215,17 @@ class _Life:
             group.cancel_scope.cancel()
         return code
 
-    async def _announce(self, tree: ServiceTree, hive: Assembly, demo: bool) -> None:
-        while not hive.health.ready().ok:  # noqa: ASYNC110 - a verdict over many facts has no event
-            await anyio.sleep(0.01)
+    async def _announce(self, tree: ServiceTree, hive: "Assembly", demo: bool) -> None:
+        """The second stage: what no pool waits for, once they consume; then say so."""
+        with anyio.move_on_after(SECOND_STAGE_SECONDS):
+            await _ready(hive.health)
         self._consuming.set()
-        hive.files.run_once()
-        for service in hive.models():
+        for service in (*hive.leading(), *hive.models()):
             tree.add(service)
+        await _ready(hive.health)
+        hive.files.run_once()
+        if hive.sealer.made is not None:
+            log.info("secrets.key_made", file=str(hive.sealer.made))
         await hive.http.serving()
         # What stands now stands to the end: no full collection has to walk over it again, for 50 ms each.
         gc.unfreeze()
@@ -216,7 +238,7 @@ class _Life:
             except (ConfigurationError, StoreDown) as error:
                 log.warning("demo.failed", cause=error.message)
 
-    async def _end(self, tree: ServiceTree, hive: Assembly) -> int:
+    async def _end(self, tree: ServiceTree, hive: "Assembly") -> int:
         """Shut down in order; returns the exit code. Every step is bounded."""
         hive.health.close("hive is stopping")
         hive.files.run_once()  # not ready any more, and alive to the end
@@ -247,7 +269,7 @@ class _Life:
         log.info("hive.stopped", abandoned=abandoned)
         return GRACE_EXCEEDED if abandoned else CLEAN
 
-    async def _drain(self, tree: ServiceTree, hive: Assembly) -> list[DrainReport]:
+    async def _drain(self, tree: ServiceTree, hive: "Assembly") -> list[DrainReport]:
         """All pools at once; a second signal leaves them no grace."""
         for pool in hive.pools.values():
             pool.stop_intake()
@@ -272,6 +294,11 @@ class _Life:
                 group.start_soon(hurry)
             group.cancel_scope.cancel()
         return reports
+
+
+async def _ready(health: "Health") -> None:
+    while not health.ready().ok:  # noqa: ASYNC110 - a verdict over many facts has no event
+        await anyio.sleep(0.01)
 
 
 async def _stop(tree: ServiceTree, name: str) -> None:

@@ -1,13 +1,19 @@
-"""Structured logs on standard error: for people on a terminal, JSON elsewhere, secrets taken out."""
+"""Structured logs on standard error: for people on a terminal, JSON elsewhere, secrets taken out.
+
+structlog is loaded and set up with the first line. A start that has nothing to say until it consumes does not
+wait for it, and rich, which it imports where it finds it, is kept from it: for tracebacks that hive never
+prints, it takes 9 MB.
+"""
 
 import logging
 import re
 import sys
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Generator, Mapping, MutableMapping
+from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final, TextIO, cast
 
-import structlog
-
+from hive import logger
 from hive.settings import Log
 
 REDACTED: Final = "[redacted]"
@@ -33,8 +39,31 @@ _SECRET_TEXT: Final = (
 Processor = Callable[[Any, str, MutableMapping[str, Any]], Any]
 
 
+def prepare(settings: Log) -> None:
+    """Have ``configure`` called with the first line, hive's own or a library's."""
+    logger.before_first_line(partial(configure, settings))
+    root = logging.getLogger()
+    root.handlers[:] = [_Awaiting(partial(configure, settings))]
+    root.setLevel(_standard_level(settings))
+
+
+class _Awaiting(logging.Handler):
+    """Stands where the real handler will, until a library logs a line."""
+
+    def __init__(self, set_up: Callable[[], None]) -> None:
+        super().__init__()
+        self._set_up = set_up
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._set_up()
+        logging.getLogger().handle(record)
+
+
 def configure(settings: Log, *, stream: TextIO | None = None) -> None:
     """Set up structlog and the standard library's logging, both into ``stream`` (standard error)."""
+    with _without("rich"):
+        import structlog
+
     target = stream or sys.stderr
     level = logging.getLevelNamesMapping()[settings.level.upper()]
     as_json = settings.format == "json" or (settings.format == "auto" and not target.isatty())
@@ -61,13 +90,7 @@ def configure(settings: Log, *, stream: TextIO | None = None) -> None:
         logger_factory=structlog.WriteLoggerFactory(file=target),
         cache_logger_on_first_use=True,
     )
-    _take_over_standard_logging(target, level, shared, finish)
-
-
-def _take_over_standard_logging(
-    target: TextIO, level: int, shared: list[Processor], finish: list[Processor]
-) -> None:
-    """Libraries' own log lines come out in the same form. Only their warnings: their news is not ours."""
+    # Libraries' own log lines come out in the same form.
     handler = logging.StreamHandler(target)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
@@ -77,7 +100,25 @@ def _take_over_standard_logging(
     )
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    root.setLevel(max(level, logging.WARNING))
+    root.setLevel(_standard_level(settings))
+
+
+def _standard_level(settings: Log) -> int:
+    """Only libraries' warnings: their news is not ours."""
+    return max(logging.getLevelNamesMapping()[settings.level.upper()], logging.WARNING)
+
+
+@contextmanager
+def _without(module: str) -> Generator[None]:
+    """Let ``module`` seem missing to what is imported inside."""
+    if module in sys.modules:
+        yield
+        return
+    sys.modules[module] = None  # type: ignore[assignment]  # what makes an import raise ImportError
+    try:
+        yield
+    finally:
+        del sys.modules[module]
 
 
 def redact(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

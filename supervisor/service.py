@@ -16,6 +16,11 @@ from hive.errors import HiveError
 from hive.pulse import Pulse
 
 
+def pool_service(pool: str) -> str:
+    """What the service of ``pool`` is called."""
+    return f"pool.{pool}"
+
+
 class ServiceState(StrEnum):
     """Where a service stands; the values are what ``ServiceChanged`` carries and the API prints."""
 

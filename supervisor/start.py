@@ -6,10 +6,9 @@ not plain (help, a mistake, an abbreviation) is left to click, which says it bet
 
 import ctypes
 import gc
-import importlib
 import sys
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -84,9 +83,6 @@ def serve(place: Place, *, demo: bool) -> int:
     # lifecycle switches this on again when everything stands.
     gc.disable()
     try:
-        with _without("rich"):
-            # It imports rich where it finds it, for tracebacks that hive never prints.
-            importlib.import_module("structlog")
         from hive.config_file import load
         from supervisor.lifecycle import run as run_to_the_end
 
@@ -101,16 +97,3 @@ def _limit_arenas() -> None:
     """Have few heaps in the C library: by default each thread that packs a batch keeps one of its own."""
     with suppress(AttributeError):  # glibc's alone
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, _ARENAS)
-
-
-@contextmanager
-def _without(module: str) -> Generator[None]:
-    """Let ``module`` seem missing to what is imported inside."""
-    if module in sys.modules:
-        yield
-        return
-    sys.modules[module] = None  # type: ignore[assignment]  # what makes an import raise ImportError
-    try:
-        yield
-    finally:
-        del sys.modules[module]

@@ -82,22 +82,33 @@ async def open_stores(settings: Settings, *, events: Events, clock: Clock) -> St
         dsn = dsn or (postgres.dsn if postgres is not None else "")
         url = url or (valkey.url if valkey is not None else "")
         limit = settings.process.stores_wait_seconds
-        database = await _waiting(
-            "Postgres",
-            lambda: Database.open(
-                dsn, direct_dsn=direct_dsn, settings=settings.postgres, events=events, clock=clock
-            ),
-            limit_seconds=limit,
-            clock=clock,
-        )
-        if settings.redis.enabled:
+
+        async def open_database() -> None:
+            nonlocal database
+            database = await _waiting(
+                "Postgres",
+                lambda: Database.open(
+                    dsn, direct_dsn=direct_dsn, settings=settings.postgres, events=events, clock=clock
+                ),
+                limit_seconds=limit,
+                clock=clock,
+            )
+            await _bring_up_to_date(database, allowed=settings.postgres.migrate_on_start)
+
+        async def open_redis() -> None:
+            nonlocal redis
             redis = await _waiting(
                 "Redis",
                 lambda: RedisStore.open(url, settings.redis, events),
                 limit_seconds=limit,
                 clock=clock,
             )
-        await _bring_up_to_date(database, allowed=settings.postgres.migrate_on_start)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(open_database)
+            if settings.redis.enabled:
+                group.start_soon(open_redis)
+        assert database is not None
     except BaseException as error:
         with anyio.CancelScope(shield=True):
             if redis is not None:

@@ -7,14 +7,16 @@ format byte, the nonce, then the ciphertext with its tag.
 import base64
 import binascii
 import os
+from functools import cached_property
 from pathlib import Path
-
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from typing import TYPE_CHECKING
 
 from hive.errors import ConfigurationError, NeedsOperator, StoresMissing
 from hive.logger import get_logger
 from hive.settings import Secrets
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 log = get_logger(__name__)
 
@@ -26,10 +28,18 @@ _MAKE_ONE = "make one with: openssl rand -base64 32"
 
 
 class Sealer:
-    """Holds the key. Make it with ``load``."""
+    """Holds the key. Make it with ``load``. ``made``: the key file, where ``load`` had to make one."""
 
-    def __init__(self, key: bytes) -> None:
-        self._cipher = AESGCM(key)
+    def __init__(self, key: bytes, made: Path | None = None) -> None:
+        self._key = key
+        self.made = made
+
+    @cached_property
+    def _cipher(self) -> "AESGCM":
+        # Loaded with the first secret: a start has none to open.
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        return AESGCM(self._key)
 
     @classmethod
     def load(cls, secrets: Secrets, state_dir: Path) -> "Sealer":
@@ -42,14 +52,17 @@ class Sealer:
         if given:
             return cls(_parse(given, "secrets.key", _MAKE_ONE))
         path = state_dir / KEY_FILE
+        made: Path | None = None
         try:
-            text = _read(path) or _create(path)
+            text = _read(path)
+            if not text:
+                text, made = _create(path), path
         except OSError as error:
             raise StoresMissing(
                 f"{path} cannot be used: {error.strerror or error}",
                 remedy="make room there, let hive write to it, or set HIVE_SECRETS__KEY",
             ) from error
-        return cls(_parse(text, str(path), "restore the file from a backup; what it sealed needs it"))
+        return cls(_parse(text, str(path), "restore the file from a backup; what it sealed needs it"), made)
 
     def seal(self, plain: bytes) -> bytes:
         """Encrypt."""
@@ -58,6 +71,8 @@ class Sealer:
 
     def unseal(self, sealed: bytes) -> bytes:
         """Decrypt; raises NeedsOperator when another key sealed it, or when it was altered."""
+        from cryptography.exceptions import InvalidTag
+
         nonce, body = sealed[1 : 1 + _NONCE_BYTES], sealed[1 + _NONCE_BYTES :]
         try:
             if sealed[:1] != _FORMAT:
@@ -107,5 +122,4 @@ def _create(path: Path) -> str:
         fresh.replace(path)
     finally:
         fresh.unlink(missing_ok=True)
-    log.info("secrets.key_made", file=str(path))
     return text
