@@ -26,7 +26,7 @@ from hive.logger import get_logger
 from hive.settings import Postgres
 from hive.store.address import describe
 from hive.store.borrowed import BROKEN, RELEASE_SECONDS, Borrowed
-from hive.store.codecs import teach_json, teach_vectors
+from hive.store.codecs import ArraysKnown, teach_json, teach_vectors
 from hive.store.connection import Connection
 from hive.store.growth import GrowingPool
 from hive.tenancy import EXTENSION_SCHEMA, SHARED_SCHEMA, search_path_of
@@ -68,7 +68,7 @@ class _Wear:
     clean: bool = False  # the last borrower left nothing behind, or has reset the session along the way
 
 
-class _PooledConnection(asyncpg.Connection):
+class _PooledConnection(ArraysKnown):
     """asyncpg's connection, with its wear."""
 
     wear: _Wear

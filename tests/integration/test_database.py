@@ -349,3 +349,23 @@ async def test_behind_a_pooler_the_tenant_still_holds(postgres_dsn: str) -> None
     async with database.acquire() as connection:
         assert await connection.fetchval("select count(*) from pg_prepared_statements") == 0
     await database.close()
+
+
+async def test_arrays_are_known_without_asking(
+    database: Database, postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kinds = {"bool": [True], "bytea": [b"x"], "int2": [1], "int4": [2], "int8": [3], "float8": [0.5]}
+    kinds |= {"timestamptz": [datetime(2026, 1, 1, tzinfo=UTC)], "uuid": [uuid.uuid4(), None]}
+    alone = await asyncpg.connect(postgres_dsn)
+    expected = [await alone.fetchval(f"select $1::{kind}[]", value) for kind, value in kinds.items()]
+    await alone.close()
+
+    def asked(*_: object) -> None:
+        raise AssertionError("the catalogue was asked")
+
+    monkeypatch.setattr(asyncpg.Connection, "_introspect_types", asked)
+    async with database.acquire() as connection:
+        for (kind, value), same in zip(kinds.items(), expected, strict=True):
+            assert await connection.fetchval(f"select $1::{kind}[]", value) == value == same
+        with pytest.raises(AssertionError, match="asked"):
+            await connection.fetchval("select $1::numeric[]", [])
