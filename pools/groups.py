@@ -97,8 +97,8 @@ class Groups:
             for queue in self._queues
         }
 
-    async def start(self, runner: Runner, carrier: Carrier, backlog: Backlog, run: Run) -> bool:
-        """Run ``run``, whose slot the caller holds; the slot is ours from here on. Does not wait.
+    def start(self, runner: Runner, carrier: Carrier, backlog: Backlog, run: Run) -> bool:
+        """Run ``run``, whose slot the caller holds; the slot is ours from here on.
 
         True if its task goes on with what follows in ``backlog``: its like have lately ended without waiting.
         """
@@ -110,9 +110,8 @@ class Groups:
             self.hand_back(carrier, run)
             return False
         goes_on = delivery.task in self._prompt
-        await scheduler.spawn(
-            self._work(runner, carrier, run, backlog if goes_on else None), name=delivery.queue
-        )
+        work = self._work(runner, carrier, run, backlog if goes_on else None)
+        _at_once(scheduler.spawn(work, name=delivery.queue))
         return goes_on
 
     def hand_back(self, carrier: Carrier, run: Run) -> None:
@@ -237,6 +236,16 @@ def is_cancelled(task: asyncio.Task[Any]) -> bool:
     attribute tells.
     """
     return task.cancelling() > 0 or bool(getattr(task, "_must_cancel", False))
+
+
+def _at_once(coroutine: Coroutine[Any, Any, object]) -> None:
+    """Run a coroutine that has nothing to wait for, where nobody can await it."""
+    try:
+        coroutine.send(None)
+    except StopIteration:
+        return
+    coroutine.close()
+    raise RuntimeError("it waits")
 
 
 @coroutine

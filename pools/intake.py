@@ -1,9 +1,9 @@
 """Intake: one queue's way into the pool.
 
     until there is room ─▶ claim (slots in hand + prefetch) ─▶ backlog ─▶ start those that have a slot
-            ▲                         │ none                      │ ├─▶ feeder: waits its turn for a slot
-            └────── wake-up ◀─────────┘                           │ └─▶ `following`: a task has become free
-                                                                  └─▶ handed back, when nothing more may start
+            ▲                         │ none            ▲         │ ├─▶ feeder: waits its turn for a slot
+            └────── wake-up ◀─────────┴──▶ `take`: it ──┘         │ └─▶ `following`: a task has become free
+                                          came with it            └─▶ handed back, when nothing more may start
 
 A claimer holds slots only while it claims, and at most its queue's part of the free ones. What it claims
 beyond them waits in the backlog (at most ``prefetch``), and the feeder lines up for slots with the pool's
@@ -50,7 +50,7 @@ class Intake:
         slots: Slots,
         prefetch: int,
         queues: int,
-        start: Callable[["Intake", Run], Awaitable[bool]],
+        start: Callable[["Intake", Run], bool],
         hand_back: Callable[[Run], None],
         claimed: Callable[[int], None],
         crowded: Callable[[], Awaitable[None]],
@@ -154,12 +154,27 @@ class Intake:
         """Hand back what waits for a slot: there will be none."""
         self._hand_back_all()
 
+    def take(self, delivery: Delivery, since: float) -> bool:
+        """Begin with what comes while nothing was there to claim, leased after ``since`` (boot time).
+
+        False: it should go to somebody who would start it at once.
+        """
+        if self.stopped or self.paused:
+            return False
+        held = self._slots.grab(1)
+        if not held and not self._space():
+            return False
+        self._keep([delivery], since)
+        self._begin(held)
+        return True
+
     async def run(self) -> None:
         """Claim and feed until ``stop``. Cancelling it hands back what was not started."""
         failures = 0
         self._round_at = self._clock.monotonic()
         self._worked_off = False
         self.closed.clear()
+        self._hands.broker.receive(self.queue, self._owner, self.take)
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._feed)
@@ -178,6 +193,7 @@ class Intake:
                 await self._withdraw()
                 group.cancel_scope.cancel()
         finally:
+            self._hands.broker.receive(self.queue, self._owner, None)
             self._hand_back_all()
             self.closed.set()
 
@@ -194,7 +210,7 @@ class Intake:
             mine, held = held, 0
             if self.stopped:
                 self._hand_back_all()
-            await self._begin(mine)
+            self._begin(mine)
             if not self._slots.total:
                 self._hand_back_all()  # resized to nothing meanwhile: no slot will ever come for the rest
         except StoreDown as error:
@@ -280,15 +296,15 @@ class Intake:
                 continue
             held = 0 if self._reserved else await self._slots.acquire(len(self._backlog))
             held += self._slots.grab(self._unserved() - held)
-            await self._begin(held)
+            self._begin(held)
 
-    async def _begin(self, held: int) -> None:
+    def _begin(self, held: int) -> None:
         """Start what waits, ``held`` more slots in hand; those that are not needed go back."""
         held, self._reserved = held + self._reserved, 0
         try:
             while held and self._backlog and not self._worked_off:
                 held -= 1
-                self._worked_off = await self._start(self, self._next())
+                self._worked_off = self._start(self, self._next())
             if self._worked_off:
                 # A run that waits after all must not leave the others without their slots.
                 self._reserved = min(held, len(self._backlog))

@@ -313,7 +313,8 @@ class WorkerPool:
             raise NotFound(f"pool {self.name} has no queue {queue!r}") from None
 
     def _claimed(self, queue: QueueName, count: int) -> None:
-        self._events.publish(JobClaimed(pool=self.name, queue=queue, count=count))
+        if self._events.heard(JobClaimed):
+            self._events.publish(JobClaimed(pool=self.name, queue=queue, count=count))
 
     async def _uncrowded(self, carrier: Carrier) -> None:
         if carrier.settler.backlog > CROWDED:

@@ -10,7 +10,7 @@ import asyncpg
 
 from hive.broker import ledger_rows as rows
 from hive.broker.deadlocks import again_after_deadlock
-from hive.broker.port import DeadLetter, Depth, JobView, Lane, TenantBacklog
+from hive.broker.port import DeadLetter, Depth, JobView, Lane, Taker, TenantBacklog
 from hive.broker.queries import load
 from hive.errors import Conflict, InvalidInput
 from hive.ids import MessageId, ProcessId, QueueName, TaskName, TenantId
@@ -60,6 +60,9 @@ class LedgerOperations:
 
     async def announce(self, owner: ProcessId, slots: Mapping[QueueName, int]) -> None:
         """Nothing to note: shares are computed from what is in flight, at each claim."""
+
+    def receive(self, queue: QueueName, owner: ProcessId, taker: Taker | None) -> None:
+        """Nothing to hand over: nothing is given but to a claim."""
 
     async def withdraw(self, queue: QueueName, owner: ProcessId) -> None:
         """Nothing to take back: nothing is given but to a claim."""

@@ -6,7 +6,7 @@ from typing import Final
 
 from hive.broker.memory_lines import Line
 from hive.broker.memory_records import WAITING, Key, Record, dead_letter_of
-from hive.broker.port import DeadLetter, Depth, TenantBacklog
+from hive.broker.port import DeadLetter, Depth, Taker, TenantBacklog
 from hive.broker.wakeups import Wakeups
 from hive.clock import Clock
 from hive.errors import Conflict, InvalidInput
@@ -63,6 +63,9 @@ class MemoryOperations:
 
     async def announce(self, owner: ProcessId, slots: Mapping[QueueName, int]) -> None:
         """Nothing to note: shares are computed from what is in flight, at each claim."""
+
+    def receive(self, queue: QueueName, owner: ProcessId, taker: Taker | None) -> None:
+        """Nothing to hand over: nothing is given but to a claim."""
 
     async def withdraw(self, queue: QueueName, owner: ProcessId) -> None:
         """Nothing to take back: nothing is given but to a claim."""

@@ -13,7 +13,7 @@ The suites in ``hive.testing`` (``broker_contract``, ``fairness_contract``, ``op
 ``transaction_contract``, ``broker_machine``) are this file in executable form.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -130,6 +130,10 @@ class Delivery(NamedTuple):
     receipt: str = ""
     enqueued_at: datetime | None = None
     redelivered: bool = False
+
+
+Taker = Callable[[Delivery, float], bool]
+"""Takes a delivery whose lease began after the given moment (boot time), or says that it does not."""
 
 
 class Settlement(NamedTuple):
@@ -305,6 +309,14 @@ class Broker(Protocol):
         """Say how many handlers ``owner`` runs at once for each queue: fair shares are cut from the sum.
 
         Repeated every few seconds; what was not repeated for a lease length counts no more.
+        """
+        ...
+
+    def receive(self, queue: QueueName, owner: ProcessId, taker: Taker | None) -> None:
+        """From now on hand what comes for ``owner`` after a claim that found nothing to ``taker``, at once.
+
+        A carrier may do that, or wake ``owner`` to claim instead. ``taker`` is called on the loop and neither
+        waits nor raises; what it does not take goes to others. None: nobody takes anything any more.
         """
         ...
 

@@ -137,7 +137,7 @@ def deliveries_of(
     """The deliveries in an answer of ``claim.lua``; and what ``reject.lua`` takes, for the unreadable."""
     deliveries: list[Delivery] = []
     unreadable: list[Argument] = []
-    stamp, stamped = 0, datetime.fromtimestamp(0, UTC)
+    stamp, stamped = -1, None
     for raw, record in zip(answer[3::2], answer[4::2], strict=True):
         _, lane, fence, _, attempt, _, _, flags, _, published, _, _, cost, most, _, begins, _, _ = (
             HEAD.unpack_from(record)

@@ -17,9 +17,10 @@ from redis.exceptions import ConnectionError as Disconnected
 from redis.exceptions import RedisError
 
 _INCOMPLETE: Final = object()
+BUFFER_BYTES: Final = 64 * 1024
 
 
-class StreamConnection(asyncio.Protocol):
+class StreamConnection(asyncio.BufferedProtocol):
     """A connection of ``pool``. ``answered`` is called with each answer, errors included, in their order;
     ``lost`` once, at the end, with the cause. Both on the loop, and they must not raise."""
 
@@ -33,6 +34,7 @@ class StreamConnection(asyncio.Protocol):
         self._reader = hiredis.Reader(
             replyError=cast("Any", DefaultParser.parse_error), notEnoughData=_INCOMPLETE
         )
+        self._buffer = bytearray(BUFFER_BYTES)
         self._connection: Any = None
         self._transport: Any = None
         self._former: Any = None
@@ -49,9 +51,13 @@ class StreamConnection(asyncio.Protocol):
         """Send commands. What is sent into a closed connection has no answer but ``lost``."""
         self._transport.write(packed)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> bytearray:
+        """One for all that comes: otherwise asyncio takes 256 KiB from the system for each answer."""
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
         try:
-            self._reader.feed(data)
+            self._reader.feed(self._buffer, 0, nbytes)  # pyright: ignore[reportArgumentType]
             while (answer := self._reader.gets()) is not _INCOMPLETE:
                 if type(answer) is not hiredis.PushNotification:
                     self._answered(answer)

@@ -7,16 +7,19 @@ change after the one it saw last, so that none is lost between two reads and eve
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import anyio
 import hiredis
 
 from hive.backoff import Backoff
+from hive.broker.port import Delivery, Taker
+from hive.broker.stream_arguments import deliveries_of, milliseconds
 from hive.broker.stream_connection import StreamConnection
 from hive.broker.stream_keys import keys_of
+from hive.broker.stream_link import Argument
 from hive.broker.wakeups import Wakeups
 from hive.clock import SystemClock
 from hive.errors import StoreDown
@@ -32,31 +35,25 @@ BLOCK_SECONDS: Final = 1.9
 AGAIN_SECONDS: Final = 0.001  # what was woken runs first: it may be what somebody waits for
 
 
-class Push(NamedTuple):
-    """A message that came with a wake-up: already claimed for us, after ``given_after`` (boot time).
+class StreamWakeups(Wakeups):
+    """Wake-ups by a blocking read; polls while there is none. ``outages`` counts its lost connections.
 
-    When it was read says nothing: a process that stood still reads it long after its lease began.
+    ``lease_seconds``: of what is given with a wake-up. Its lease began before it was read, at a time that is
+    known as exactly as a read is long: so one takes no large part of a lease.
     """
 
-    id: bytes
-    record: bytes
-    given_after: float
-
-
-class StreamWakeups(Wakeups):
-    """Wake-ups by a blocking read; polls while there is none. ``outages`` counts its lost connections."""
-
-    def __init__(self, store: RedisStore) -> None:
+    def __init__(self, store: RedisStore, lease_seconds: float) -> None:
         super().__init__()
         self._store = store
+        self._block_seconds = min(BLOCK_SECONDS, lease_seconds / 10)
         self._seen: dict[str, bytes] = {}
         self._reading = False
         self._due: dict[QueueName, float] = {}
         self._read_now: frozenset[QueueName] = frozenset()
-        self._pushed: dict[tuple[QueueName, bytes], list[Push]] = {}
-        self._owners: set[bytes] = set()
+        self._takers: dict[tuple[QueueName, bytes], tuple[ProcessId, Taker | None]] = {}
         self._waiters: set[tuple[QueueName, bytes]] = set()
-        self.unwanted = asyncio.Event()  # something was pushed to one that does not wait any more
+        self._left: list[tuple[QueueName, list[Delivery], list[Argument]]] = []
+        self.leftover = asyncio.Event()  # something came that nobody took
         self.outages = 0
 
     @property
@@ -70,34 +67,32 @@ class StreamWakeups(Wakeups):
         due = self._due.pop(queue, poll)
         await super().wait(queue, min(timeout_seconds, poll, due))
 
+    def receive(self, queue: QueueName, owner: ProcessId, taker: Taker | None) -> None:
+        """Hand what comes for ``owner`` to ``taker``."""
+        self._takers[queue, owner.bytes] = (owner, taker)
+
     def reads(self, queue: QueueName, owner: ProcessId) -> bool:
-        """Whether a message that is pushed to ``owner`` would be read at once."""
-        self._owners.add(owner.bytes)
-        if not self._reading or queue not in self._read_now:
+        """Whether a message that is given to ``owner`` with a wake-up would be taken at once."""
+        _, taker = self._takers.get((queue, owner.bytes), (owner, None))
+        if taker is None or not self._reading or queue not in self._read_now:
             return False
         self._waiters.add((queue, owner.bytes))
         return True
 
     @property
     def waiters(self) -> list[tuple[QueueName, bytes]]:
-        """Those to whom something may be pushed."""
+        """Those to whom something may be given."""
         return list(self._waiters)
 
     def leave(self, queue: QueueName, owner: bytes) -> None:
-        """From now on what is pushed to ``owner`` is unwanted."""
+        """Nothing is given to ``owner`` any more."""
         self._waiters.discard((queue, owner))
-        if (queue, owner) in self._pushed:
-            self.unwanted.set()
 
-    def take_pushed(self, queue: QueueName, owner: ProcessId) -> list[Push]:
-        """What was pushed to ``owner``; it is handed over."""
-        return self._pushed.pop((queue, owner.bytes), [])
-
-    def take_unwanted(self) -> list[tuple[QueueName, bytes, Push]]:
-        """What was pushed to those who do not wait any more; it is handed over."""
-        self.unwanted.clear()
-        left = [key for key in self._pushed if key not in self._waiters]
-        return [(*key, each) for key in left for each in self._pushed.pop(key)]
+    def take_leftover(self) -> list[tuple[QueueName, list[Delivery], list[Argument]]]:
+        """What nobody took, and what ``reject.lua`` takes for the unreadable; it is handed over."""
+        self.leftover.clear()
+        left, self._left = self._left, []
+        return left
 
     def due_in(self, queue: QueueName, milliseconds: int) -> None:
         """Let the next wait for ``queue`` end when its next delayed message is due; -1 if there is none."""
@@ -111,7 +106,7 @@ class StreamWakeups(Wakeups):
         backoff, failures = Backoff(first_seconds=0.05, max_seconds=1.0), 0
         while True:
             await self.grown_beyond(frozenset())
-            client = self._store.blocking_client(block_seconds=BLOCK_SECONDS, connections=1)
+            client = self._store.blocking_client(block_seconds=self._block_seconds, connections=1)
             try:
                 while True:
                     queues = self.queues
@@ -132,7 +127,8 @@ class StreamWakeups(Wakeups):
 
     async def _read(self, client: Client, queues: frozenset[QueueName]) -> None:
         """Read for ``queues`` until cancelled, or until the connection is lost: raises StoreDown."""
-        reader = _Reader(client, {keys_of(each).wake: each for each in queues}, self._seen, self._came)
+        streams = {keys_of(each).wake: each for each in queues}
+        reader = _Reader(client, streams, self._seen, self._came, self._block_seconds)
         try:
             with self._store.translating("waiting for messages"):
                 async with asyncio.timeout(client.seconds):
@@ -144,16 +140,23 @@ class StreamWakeups(Wakeups):
             await reader.close()
 
     def _came(self, queue: QueueName, fields: Mapping[bytes, bytes], after: float) -> None:
-        """Keep what was pushed to us; wake who may find something."""
-        owner = fields.get(b"o")
-        if owner is not None:
-            if owner not in self._owners or b"i" not in fields or b"r" not in fields:
+        """Hand over what was given to us; wake who may find something."""
+        if b"o" in fields:
+            known = self._takers.get((queue, fields[b"o"]))
+            if known is None or b"i" not in fields or b"r" not in fields:
                 return
-            push = Push(fields[b"i"], fields[b"r"], after)
-            self._pushed.setdefault((queue, owner), []).append(push)
-            if (queue, owner) not in self._waiters:
-                self.unwanted.set()
+            self._hand_over(queue, *known, (1, 0, -1, fields[b"i"], fields[b"r"]), after)
         self.wake(queue)
+
+    def _hand_over(
+        self, queue: QueueName, owner: ProcessId, taker: Taker | None, given: Sequence[Any], after: float
+    ) -> None:
+        """At once, here: until who was woken for it had claimed it, a third of its way passed."""
+        deliveries, unreadable = deliveries_of(given, queue, owner)
+        left = [each for each in deliveries if taker is None or not taker(each, after)]
+        if left or unreadable:
+            self._left.append((queue, left, unreadable))
+            self.leftover.set()
 
 
 class _Reader:
@@ -169,12 +172,14 @@ class _Reader:
         queues: Mapping[str, QueueName],
         seen: dict[str, bytes],
         came: Callable[[QueueName, Mapping[bytes, bytes], float], None],
+        block_seconds: float,
     ) -> None:
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._seconds = client.seconds
         self._queues = queues
         self._seen = seen
         self._came = came
+        self._block = milliseconds(block_seconds)  # never 0, which is for ever
         self._loop = asyncio.get_running_loop()
         self._now = SystemClock().monotonic
         self._asked = self._asked_before = -inf
@@ -200,7 +205,7 @@ class _Reader:
     def _ask(self) -> None:
         self._asked_before, self._asked = self._asked, self._now()
         places = [self._seen.get(key, b"0-0") for key in self._queues]
-        command = ("XREAD", "BLOCK", round(BLOCK_SECONDS * 1000), "STREAMS", *self._queues, *places)
+        command = ("XREAD", "BLOCK", self._block, "STREAMS", *self._queues, *places)
         self._connection.send(hiredis.pack_command(command))  # pyright: ignore[reportArgumentType]
         self._late = self._loop.call_later(
             self._seconds, self._connection.abort, TimeoutError("no answer in time")

@@ -11,14 +11,13 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Final
-from uuid import UUID
 
 import anyio
 
 from hive.broker.graveyard import SQL
 from hive.broker.ledger_rows import printable
 from hive.broker.outbox import Outbox
-from hive.broker.port import BrokerKind, Delivery, Message, Published, Settlement, Verdict
+from hive.broker.port import BrokerKind, Delivery, Message, Published, Settlement, Taker, Verdict
 from hive.broker.stream_arguments import (
     by_queue,
     claim_arguments,
@@ -32,10 +31,9 @@ from hive.broker.stream_arguments import (
 from hive.broker.stream_keys import QueueKeys, keys_of
 from hive.broker.stream_link import Argument
 from hive.broker.stream_operations import StreamOperations
-from hive.broker.stream_wakeups import BLOCK_SECONDS, Push, StreamWakeups
+from hive.broker.stream_wakeups import StreamWakeups
 from hive.broker.stream_weights import StreamWeights
 from hive.broker.wire import encode
-from hive.clock import SystemClock
 from hive.errors import QueueFull, StoreDown
 from hive.events import Events
 from hive.ids import MessageId, ProcessId, QueueName
@@ -51,7 +49,6 @@ log = get_logger(__name__)
 FENCES_PER_BLOCK: Final = 1_000_000
 CLAIMED_PER_CALL: Final = 1_000
 PUSH_MILLISECONDS: Final = 2_000  # a process that waits asks again by then
-FRESH_SECONDS: Final = 2 * BLOCK_SECONDS + 0.5  # how old a pushed message seems at most, if all is well
 VERDICTS: Final = {
     ord(letter): verdict
     for letter, verdict in (
@@ -84,13 +81,11 @@ class Streams(StreamOperations):
     ) -> None:
         del events
         super().__init__(store, database, lease_seconds=lease_seconds, crashes=crashes or Crashes())
-        self._wakeups = StreamWakeups(store)
+        self._wakeups = StreamWakeups(store, lease_seconds)
         self._outbox = Outbox(database, self.publish)
         self._weights = StreamWeights(database, self._scripts, self._all_queues)
-        self._clock = SystemClock()
         self._outages = 0
         self._fenced: dict[QueueName, int] = {}
-        self._gave: set[QueueName] = set()
         self._max_depth = dict(max_depth or {})
 
     async def run(self) -> None:
@@ -100,12 +95,12 @@ class Streams(StreamOperations):
                 group.start_soon(self._wakeups.run)
                 group.start_soon(self._outbox.run)
                 group.start_soon(self._weights.run)
-                group.start_soon(self._return_unwanted)
+                group.start_soon(self._return_leftover)
         finally:
             with anyio.move_on_after(2, shield=True), suppress(StoreDown):
                 for queue, owner in self._wakeups.waiters:
                     await self._withdraw(queue, owner)
-                await self._hand_back_unwanted()
+                await self._hand_back_leftover()
 
     @property
     def listening(self) -> bool:
@@ -139,40 +134,50 @@ class Streams(StreamOperations):
         answers = [Published(id=each.id) for each in messages]
         checked = len(positions) > 1 and await self._refuse_full(positions)
         for queue, mine in positions.items():
-            keys = keys_of(queue)
-            await self._know(queue)
-            following = len(mine)
             most = None if checked else self._max_depth.get(queue)
-            for part in parts(mine):
-                following -= len(part)
-                arguments: list[Argument] = []
-                for at in part:
-                    arguments += publish_arguments(*encoded[at])
-                holders = await self._scripts.publish(
-                    keys, arguments, notify=notify, most=most, following=following
-                )
-                if isinstance(holders, int):
-                    raise _full(queue, holders)
-                most = None  # the first part has made sure for all
-                for at, holder in zip(part, holders, strict=True):
-                    if holder:
-                        answers[at] = Published(id=message_id(holder), duplicate=True)
+            sending = self._send(queue, mine, encoded, answers, notify=notify, most=most)
+            if queue in self._known:
+                await sending
+            else:
+                # One behind the other on one connection: the queue is named before it holds anything.
+                await asyncio.gather(self._know(queue), sending)
             if notify and any(messages[at].delay_seconds <= 0 for at in mine):
                 self._wakeups.wake(queue)
         return answers
+
+    async def _send(
+        self,
+        queue: QueueName,
+        mine: Sequence[int],
+        encoded: Sequence[tuple[Message, bytes]],
+        answers: list[Published],
+        *,
+        notify: bool,
+        most: int | None,
+    ) -> None:
+        """Publish those of ``encoded`` that ``mine`` names; notes in ``answers`` which were there already."""
+        keys = keys_of(queue)
+        following = len(mine)
+        for part in parts(mine):
+            following -= len(part)
+            arguments: list[Argument] = []
+            for at in part:
+                arguments += publish_arguments(*encoded[at])
+            holders = await self._scripts.publish(
+                keys, arguments, notify=notify, most=most, following=following
+            )
+            if isinstance(holders, int):
+                raise _full(queue, holders)
+            most = None  # the first part has made sure for all
+            for at, holder in zip(part, holders, strict=True):
+                if holder:
+                    answers[at] = Published(id=message_id(holder), duplicate=True)
 
     async def claim(self, queue: QueueName, owner: ProcessId, limit: int) -> list[Delivery]:
         """Take up to ``limit`` messages, higher lanes first."""
         if limit <= 0:
             return []
         keys = keys_of(queue)
-        if pushed := self._wakeups.take_pushed(queue, owner):
-            self._gave.add(queue)
-            return await self._pushed(keys, owner, pushed)
-        if queue in self._gave:
-            # What was pushed is about to begin; it need not wait until the next question is on its way.
-            self._gave.remove(queue)
-            await asyncio.sleep(0)
         await self._know(queue)
         try:
             # After an outage Redis may have come back a second younger: its counter would repeat itself.
@@ -196,19 +201,12 @@ class Streams(StreamOperations):
             await self._give_up(keys, unreadable)
         return deliveries
 
-    async def _pushed(self, keys: QueueKeys, owner: ProcessId, pushed: Sequence[Push]) -> list[Delivery]:
-        """The messages that came with a wake-up. Their leases began then: an older one is renewed first."""
-        answer = [1, 0, -1, *(part for each in pushed for part in (each.id, each.record))]
-        deliveries, unreadable = deliveries_of(answer, keys.queue, owner)
-        if unreadable:
-            await self._give_up(keys, unreadable)
-        if self._clock.monotonic() - pushed[0].given_after > min(FRESH_SECONDS, self.lease_seconds / 2):
-            lost = await self.renew(deliveries)
-            deliveries = [each for each in deliveries if each not in lost]
-        return deliveries
+    def receive(self, queue: QueueName, owner: ProcessId, taker: Taker | None) -> None:
+        """Hand a lone message that is published while ``owner`` waits to ``taker``."""
+        self._wakeups.receive(queue, owner, taker)
 
     async def withdraw(self, queue: QueueName, owner: ProcessId) -> None:
-        """Have nothing more pushed to ``owner`` before it asks again; what was pushed is handed back."""
+        """Have nothing more given to ``owner`` before it asks again."""
         if (queue, owner.bytes) in self._wakeups.waiters:
             await self._withdraw(queue, owner.bytes)
 
@@ -216,22 +214,20 @@ class Streams(StreamOperations):
         await self._scripts.withdraw(keys_of(queue), owner)
         self._wakeups.leave(queue, owner)
 
-    async def _return_unwanted(self) -> None:
-        """Hand back what is pushed to one that has withdrawn meanwhile."""
+    async def _return_leftover(self) -> None:
+        """Hand back what came to one that takes nothing any more."""
         while True:
-            await self._wakeups.unwanted.wait()
+            await self._wakeups.leftover.wait()
             with suppress(StoreDown):
-                await self._hand_back_unwanted()
+                await self._hand_back_leftover()
 
-    async def _hand_back_unwanted(self) -> None:
-        """Hand back what was pushed here and will not be run. While Redis is away it stays leased."""
-        back: list[Delivery] = []
-        for queue, owner, each in self._wakeups.take_unwanted():
-            found, _ = deliveries_of([1, 0, -1, each.id, each.record], queue, ProcessId(UUID(bytes=owner)))
-            back += found
-        if back:
-            with anyio.CancelScope(shield=True):
-                await self.settle([Settlement(delivery=each, outcome=Released()) for each in back])
+    async def _hand_back_leftover(self) -> None:
+        """Hand back what came and will not be run. While Redis is away it stays leased."""
+        with anyio.CancelScope(shield=True):
+            for queue, left, unreadable in self._wakeups.take_leftover():
+                if unreadable:
+                    await self._give_up(keys_of(queue), unreadable)
+                await self.settle([Settlement(delivery=each, outcome=Released()) for each in left])
 
     async def _refuse_full(self, positions: Mapping[QueueName, Sequence[int]]) -> bool:
         """Raise QueueFull before any of several queues has taken something; a duplicate counts as well."""

@@ -225,11 +225,11 @@ def plain_fields(raw: bytes) -> tuple[str, TaskName, TenantId | None, Arguments]
         or type(args) is not dict
         or type(id) is not str
         or type(task) is not str
-        or task not in _known_tasks
-        or (tenant is not None and (type(tenant) is not str or tenant not in _known_tenants))
+        or (tenant is not None and type(tenant) is not str)
     ):
-        if type(task) is str and type(tenant) in (str, type(None)):
-            _note_known(task, tenant)
+        return None
+    known = task in _known_tasks and (tenant is None or tenant in _known_tenants)
+    if not known and not _note_known(task, tenant):
         return None
     return id, TaskName(task), None if tenant is None else TenantId(tenant), cast("Arguments", args)
 
@@ -238,18 +238,19 @@ _known_tasks: Final[set[str]] = set()
 _known_tenants: Final[set[str]] = set()
 
 
-def _note_known(task: str, tenant: str | None) -> None:
-    """Remember that these may be in a message, so that it need not be found out for each."""
+def _note_known(task: str, tenant: str | None) -> bool:
+    """Remember that these may be in a message, so that it need not be found out for each; False if not."""
     try:
         if tenant is not None:
             parse_tenant(tenant)
         _text("task", task, MAX_TASK)
     except InvalidInput:
-        return
+        return False
     if task and len(_known_tasks) < 10_000:
         _known_tasks.add(task)
     if tenant is not None and len(_known_tenants) < 100_000:
         _known_tenants.add(tenant)
+    return task in _known_tasks and (tenant is None or tenant in _known_tenants)
 
 
 def from_envelope(fields: object, queue: QueueName) -> Message:

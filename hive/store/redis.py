@@ -9,8 +9,8 @@ cancelled amid their calls, 277 went on. One deadline around each call has neith
 """
 
 import asyncio
-from collections.abc import Awaitable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, NoReturn, cast
 
 import anyio
@@ -25,7 +25,7 @@ from hive.events import Events, StoreChanged
 from hive.ids import TenantId
 from hive.logger import get_logger
 from hive.settings import Redis
-from hive.store.address import describe
+from hive.store.address import describe, tls_mistake
 from hive.tenancy import key_prefix_of
 
 log = get_logger(__name__)
@@ -41,6 +41,7 @@ _NOT_NOW = (
     exceptions.ClusterDownError,
 )
 _DISK_TROUBLE = "MISCONF"  # redis-py has no class for it
+_AWAY = (exceptions.ConnectionError, exceptions.TimeoutError, OSError, TimeoutError)
 
 
 class Client(aioredis.Redis):
@@ -155,8 +156,13 @@ class RedisStore:
         except exceptions.ResponseError as error:
             await store.close()
             raise ConfigurationError(f"Redis at {describe(url)}: {error}", remedy=remedy) from None
-        except BaseException:
+        except BaseException as error:
             await store.close()
+            if isinstance(error, StoreDown) and (mistake := tls_mistake(url, error)) is not None:
+                raise ConfigurationError(
+                    f"Redis at {describe(url)}: {mistake}",
+                    remedy=f"{remedy}: rediss://…?ssl_ca_certs=FILE names the authority to trust",
+                ) from None
             raise
         store._trusted = True
         return store
@@ -184,12 +190,15 @@ class RedisStore:
             await self.client.aclose()
             await self.kept.aclose()
 
-    @contextmanager
-    def translating(self, doing: str) -> Generator[None]:
+    def translating(self, doing: str) -> AbstractContextManager[None]:
         """Turn errors that mean "Redis is away" into StoreDown; leave others. A success says it is back."""
-        try:
-            yield
-        except (exceptions.ConnectionError, exceptions.TimeoutError, OSError, TimeoutError) as error:
+        return _Translating(self, doing)
+
+    def conclude(self, doing: str, error: BaseException | None) -> None:
+        """Note how a use of the store came out; raises StoreDown when ``error`` is an outage."""
+        if error is None:
+            self._note(up=True)
+        elif isinstance(error, _AWAY):
             refused = _refusal(error)
             if refused is not None and not self._trusted:
                 raise refused from None
@@ -198,11 +207,10 @@ class RedisStore:
                 raise StoreDown(STORE, doing, busy) from error
             self._note(up=False)
             raise StoreDown(STORE, doing, str(error) or "no answer in time") from error
-        except exceptions.ResponseError as error:
-            if not isinstance(error, _NOT_NOW) and not str(error).startswith(_DISK_TROUBLE):
-                raise
+        elif isinstance(error, _NOT_NOW) or (
+            isinstance(error, exceptions.ResponseError) and str(error).startswith(_DISK_TROUBLE)
+        ):
             raise StoreDown(STORE, doing, str(error)) from error
-        self._note(up=True)
 
     def _make(self, connections: int, seconds: float) -> Client:
         pool = _Pool.from_url(
@@ -225,6 +233,22 @@ class RedisStore:
         log.info("store.up" if up else "store.down", store=STORE)
         if self._events is not None:
             self._events.publish(StoreChanged(store=STORE, up=up))
+
+
+class _Translating(AbstractContextManager[None]):
+    """One entering of ``translating``: as a generator it would take longer than all else around a call."""
+
+    __slots__ = ("_doing", "_store")
+
+    def __init__(self, store: RedisStore, doing: str) -> None:
+        self._store = store
+        self._doing = doing
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        self._store.conclude(self._doing, error)
 
 
 def _refusal(error: BaseException) -> exceptions.AuthenticationError | None:

@@ -15,13 +15,15 @@ import pytest
 
 from carriers import StreamsHarness
 from hive.broker.port import Delivery, Settlement, Verdict
+from hive.broker.stream_arguments import publish_arguments
 from hive.broker.stream_keys import keys_of
 from hive.broker.stream_scripts import StreamScripts
 from hive.broker.streams import Streams
+from hive.clock import SystemClock
 from hive.embedded import EmbeddedValkey
 from hive.errors import StoreDown
-from hive.ids import new_process_id
-from hive.outcomes import Completed
+from hive.ids import ProcessId, new_process_id
+from hive.outcomes import Completed, ErrorKind
 from hive.settings import Crashes, Embedded, Redis
 from hive.store.postgres import Database
 from hive.store.redis import RedisStore
@@ -31,6 +33,31 @@ from hive.testing.harness import QUEUE, message
 @pytest.fixture
 def harness(redis_store: RedisStore, database: Database) -> StreamsHarness:
     return StreamsHarness(redis_store, database)
+
+
+class Hand:
+    """Takes what comes for one consumer of the queue, as a pool does; or, if not ``open``, takes nothing."""
+
+    def __init__(self, streams: Streams, owner: ProcessId, *, open: bool = True) -> None:
+        self.open = open
+        self.offers = 0
+        self._taken: list[tuple[Delivery, float]] = []
+        self._came = asyncio.Event()
+        streams.receive(QUEUE, owner, self._take)
+
+    def _take(self, delivery: Delivery, since: float) -> bool:
+        self.offers += 1
+        if self.open:
+            self._taken.append((delivery, since))
+            self._came.set()
+        return self.open
+
+    async def taken(self) -> tuple[Delivery, float]:
+        """The next one, and after what moment its lease began."""
+        while not self._taken:
+            self._came.clear()
+            await self._came.wait()
+        return self._taken.pop(0)
 
 
 @asynccontextmanager
@@ -43,6 +70,12 @@ async def listening(streams: Streams) -> AsyncGenerator[None]:
                 await streams.wait(QUEUE, 0.05)
             yield
         group.cancel_scope.cancel()
+
+
+async def commands_of(harness: StreamsHarness, name: str) -> int:
+    """How often the server was given a command."""
+    stats = await harness.store.client.info("commandstats")
+    return int(stats.get(f"cmdstat_{name}", {}).get("calls", 0))
 
 
 class TestWaking:
@@ -64,8 +97,10 @@ class TestWaking:
                     await harness.streams.settle([Settlement(delivery=each, outcome=Completed())])
 
     async def test_a_lone_message_comes_with_its_wake_up(self, harness: StreamsHarness) -> None:
-        """Given to one that waits by the publish itself; whoever leaves before taking it hands it back."""
+        """Given to one that waits by the publish itself, and handed over as it is read."""
         peer = await harness.peer()
+        clock = SystemClock().monotonic
+        hand = Hand(harness.streams, self.me)
         async with listening(harness.streams):
             fence = 0
             for resource in (None, "r", "r"):
@@ -73,21 +108,47 @@ class TestWaking:
                 sent = message(key="k", resource=resource)
                 await peer.publish([sent])
                 await harness.expect_depth(waiting=0, delayed=0, running=1)
-                got: list[Delivery] = []
-                while not got:
-                    await harness.streams.wait(QUEUE, 10)
-                    got = await harness.streams.claim(QUEUE, self.me, 1)
-                assert (got[0].id, got[0].attempt, got[0].owner) == (sent.id, 1, self.me)
-                assert got[0].fence > fence
-                fence = got[0].fence
-                assert await harness.streams.settle([Settlement(delivery=got[0], outcome=Completed())]) == [
+                published = clock()
+                got, since = await hand.taken()
+                assert (got.id, got.attempt, got.owner) == (sent.id, 1, self.me)
+                assert since < published
+                assert got.fence > fence
+                fence = got.fence
+                # Whoever asks meanwhile is not given it again.
+                assert await harness.streams.claim(QUEUE, self.me, 1) == []
+                assert await harness.streams.settle([Settlement(delivery=got, outcome=Completed())]) == [
                     Verdict.ACCEPTED
                 ]
+        assert hand.offers == 3
+
+    async def test_who_takes_nothing_is_woken_to_claim(self, harness: StreamsHarness) -> None:
+        peer = await harness.peer()
+        async with listening(harness.streams):
+            for takes_no_more in (False, True):
+                if takes_no_more:
+                    Hand(harness.streams, self.me)
+                    harness.streams.receive(QUEUE, self.me, None)
+                assert await harness.streams.claim(QUEUE, self.me, 1) == []
+                await peer.publish([message()])
+                await harness.expect_depth(waiting=1, delayed=0, running=0)
+                await harness.streams.wait(QUEUE, 10)
+                (got,) = await harness.streams.claim(QUEUE, self.me, 1)
+                await harness.streams.settle([Settlement(delivery=got, outcome=Completed())])
+
+    async def test_what_cannot_be_read_is_given_up(self, harness: StreamsHarness) -> None:
+        hand = Hand(harness.streams, self.me)
+        async with listening(harness.streams):
             assert await harness.streams.claim(QUEUE, self.me, 1) == []
-            await peer.publish([message()])
-            await harness.streams.wait(QUEUE, 10)
-        await harness.expect_depth(waiting=1, delayed=0, running=0)
-        assert len(await peer.claim(QUEUE, new_process_id(), 5)) == 1
+            # As from a newer hive.
+            strange = publish_arguments(message(), b'{"v":99}')
+            await StreamScripts(harness.store).publish(
+                keys_of(QUEUE), strange, notify=True, most=None, following=0
+            )
+            while not (dead := await harness.streams.dead_letters(queue=QUEUE)):
+                await asyncio.sleep(0.01)
+            assert dead[0].error.kind is ErrorKind.UNPARSABLE
+        assert hand.offers == 0
+        await harness.expect_depth(waiting=0, delayed=0, running=0)
 
     async def test_what_was_pushed_to_one_who_died_is_brought_back_at_once(
         self, harness: StreamsHarness
@@ -95,21 +156,23 @@ class TestWaking:
         """Killed before it took the message: its successor on the same folder need not wait for the lease."""
         victim, successor = await harness.peer(), await harness.peer()
         sent = message()
+        hand = Hand(harness.streams, self.me)
         async with listening(harness.streams):
             assert await harness.streams.claim(QUEUE, self.me, 1) == []
             await victim.publish([sent])
-            await harness.expect_depth(waiting=0, delayed=0, running=1)
-            # It never asks for it.
+            await hand.taken()
+            # It never begins.
             assert await successor.owner_died(self.me) == 1
             (again,) = await successor.claim(QUEUE, new_process_id(), 5)
             assert (again.id, again.attempt, again.redelivered) == (sent.id, 1, True)
 
-    async def test_a_process_that_stood_still_does_not_start_what_was_brought_back(
+    async def test_a_process_that_stood_still_knows_how_old_a_lease_may_be(
         self, harness: StreamsHarness
     ) -> None:
-        """Its lease began when it was given, not when it was read."""
+        """It began when the message was given, not when it was read: another process may have it by now."""
         streams = Streams(harness.store, harness.database, lease_seconds=0.2)
         sent, other = message(), new_process_id()
+        hand = Hand(streams, self.me)
 
         async def meanwhile() -> list[Delivery]:
             store = await RedisStore.open(harness.store.url, Redis())
@@ -129,18 +192,34 @@ class TestWaking:
             elsewhere.start()
             elsewhere.join()  # the loop stands still
             assert [each.id for each in got] == [sent.id]
-            await streams.wait(QUEUE, 1)
-            assert await streams.claim(QUEUE, self.me, 1) == []
+            taken, since = await hand.taken()
+            assert taken.id == sent.id
+            assert SystemClock().monotonic() - since > streams.lease_seconds
 
-    @pytest.mark.parametrize("pushed", [False, True])
-    async def test_who_waits_no_more_is_given_nothing(self, harness: StreamsHarness, pushed: bool) -> None:
+    async def test_the_lease_of_what_comes_began_shortly_before(self, harness: StreamsHarness) -> None:
+        """However long nothing came: else short leases would be in doubt as soon as they are given."""
+        streams = Streams(harness.store, harness.database, lease_seconds=5)
+        hand, peer = Hand(streams, self.me), await harness.peer()
+        clock = SystemClock().monotonic
+        async with listening(streams):
+            assert await streams.claim(QUEUE, self.me, 1) == []
+            reads = await commands_of(harness, "xread")
+            while await commands_of(harness, "xread") < reads + 3:
+                await asyncio.sleep(0.01)
+            published = clock()
+            await peer.publish([message()])
+            _, since = await hand.taken()
+            assert published - since < streams.lease_seconds / 2
+
+    @pytest.mark.parametrize("crossing", [False, True])
+    async def test_who_waits_no_more_is_given_nothing(self, harness: StreamsHarness, crossing: bool) -> None:
         """It may be paused, stopped or full: the message goes to whoever asks, not to the end of a lease."""
         peer = await harness.peer()
+        hand = Hand(harness.streams, self.me, open=False)
         async with listening(harness.streams):
             assert await harness.streams.claim(QUEUE, self.me, 1) == []
-            if pushed:
+            if crossing:
                 await peer.publish([message()])
-                await harness.expect_depth(waiting=0, delayed=0, running=1)
                 await harness.streams.withdraw(QUEUE, self.me)
             else:
                 await harness.streams.withdraw(QUEUE, self.me)
@@ -149,15 +228,17 @@ class TestWaking:
             while not (got := await peer.claim(QUEUE, new_process_id(), 1)):
                 await asyncio.sleep(0.01)
             assert got[0].attempt == 1
+            assert hand.offers == int(crossing)
             # It may ask again, as any other.
+            hand.open = True
             await peer.settle([Settlement(delivery=got[0], outcome=Completed())])
             assert await harness.streams.claim(QUEUE, self.me, 1) == []
             await peer.publish([message()])
-            await harness.expect_depth(waiting=0, delayed=0, running=1)
-        await harness.expect_depth(waiting=1, delayed=0, running=0)
+            await hand.taken()
 
     async def test_a_process_that_ends_waits_no_more(self, harness: StreamsHarness) -> None:
         peer = await harness.peer()
+        Hand(harness.streams, self.me)
         async with listening(harness.streams):
             assert await harness.streams.claim(QUEUE, self.me, 1) == []
         await peer.publish([message()])
@@ -166,6 +247,7 @@ class TestWaking:
     async def test_nothing_else_waits_when_a_message_is_pushed(self, harness: StreamsHarness) -> None:
         """What was sent without a wake-up stands first; whoever waits is woken and finds both."""
         peer = await harness.peer()
+        Hand(harness.streams, self.me)
         async with listening(harness.streams):
             assert await harness.streams.claim(QUEUE, self.me, 5) == []
             first, second = message(), message()
@@ -177,6 +259,7 @@ class TestWaking:
             assert [each.id for each in got] == [first.id, second.id]
 
     async def test_nothing_is_pushed_past_a_pause_or_to_one_who_left(self, harness: StreamsHarness) -> None:
+        Hand(harness.streams, self.me)
         async with listening(harness.streams):
             assert await harness.streams.claim(QUEUE, self.me, 1) == []
             await harness.streams.pause(QUEUE)
