@@ -8,7 +8,6 @@ All are merged key by key, so that ``HIVE_POOLS__LIGHT__SLOTS=48`` changes one n
 import json
 import os
 import sys
-import tomllib
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -51,6 +50,8 @@ def _merge(values: dict[str, Any], stronger: Mapping[str, Any]) -> None:
 
 
 def _read(path: Path) -> dict[str, Any]:
+    import tomllib
+
     try:
         return tomllib.loads(path.read_text("utf-8"))
     except FileNotFoundError:
