@@ -1,6 +1,14 @@
-"""Addresses of stores as they may be shown: without the password, and without anything that might be one."""
+"""Addresses of stores: as they may be shown (without the password, or what might be one), and their TLS."""
 
+import os
+import ssl
+from typing import Final
 from urllib.parse import parse_qs, urlsplit
+
+# Of redis-py, and of libpq and asyncpg.
+_FILES: Final = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "sslrootcert", "sslcert", "sslkey", "sslcrl")
+# A handshake that was cut off: a server that stops or starts, no mistake.
+_CUT_OFF: Final = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
 
 
 def describe(address: str) -> str:
@@ -15,3 +23,20 @@ def describe(address: str) -> str:
     if parts.scheme not in {"postgresql", "postgres", "redis", "rediss", "unix"}:
         return "the configured address"
     return f"{host}{port}{parts.path}"
+
+
+def tls_mistake(address: str, error: BaseException) -> str | None:
+    """What is wrong with TLS if that is why ``error`` came and waiting cannot mend it; else None."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return f"the server's certificate is not accepted: {cause.verify_message}"
+        if isinstance(cause, ssl.SSLError) and not isinstance(cause, _CUT_OFF):
+            return f"TLS failed: {cause.reason or 'no agreement'}"
+        cause = cause.__cause__
+    query = parse_qs(urlsplit(address).query)
+    for name in _FILES:
+        for path in query.get(name, []):
+            if not os.access(path, os.R_OK):
+                return f"{name}={path} cannot be read"
+    return None
