@@ -1,4 +1,7 @@
-"""What every table of the settings is made of."""
+"""What every table of the settings is made of.
+
+By pydantic, which the project was given: a reader of our own would start some 60 ms sooner, and was refused.
+"""
 
 from typing import Annotated
 
