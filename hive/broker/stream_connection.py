@@ -35,6 +35,7 @@ class StreamConnection(asyncio.BufferedProtocol):
             replyError=cast("Any", DefaultParser.parse_error), notEnoughData=_INCOMPLETE
         )
         self._buffer = bytearray(BUFFER_BYTES)
+        self._room = memoryview(self._buffer)  # under TLS asyncio fills a slice of it: of a bytearray, a copy
         self._connection: Any = None
         self._transport: Any = None
         self._former: Any = None
@@ -51,9 +52,9 @@ class StreamConnection(asyncio.BufferedProtocol):
         """Send commands. What is sent into a closed connection has no answer but ``lost``."""
         self._transport.write(packed)
 
-    def get_buffer(self, sizehint: int) -> bytearray:
+    def get_buffer(self, sizehint: int) -> memoryview:
         """One for all that comes: otherwise asyncio takes 256 KiB from the system for each answer."""
-        return self._buffer
+        return self._room
 
     def buffer_updated(self, nbytes: int) -> None:
         try:
