@@ -20,7 +20,7 @@ Subscribers are plain functions called in turn on the loop; they must return at 
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from hive.ids import MessageId, QueueName, TenantId
 from hive.logger import get_logger
@@ -30,7 +30,7 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """The root of all events."""
+    """The root of all events but those of each message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +46,9 @@ class JobClaimed(Event):
     count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobStarted(Event):
+class JobStarted(NamedTuple):
+    """Like ``JobSettled`` a tuple, since one is made for each message, in a quarter of the time."""
+
     pool: str
     queue: QueueName
     task: str
@@ -55,8 +56,7 @@ class JobStarted(Event):
     tenant: TenantId | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobSettled(Event):
+class JobSettled(NamedTuple):
     """``outcome``: completed, retrying, throttled, failed, cancelled, released or stale."""
 
     pool: str
@@ -130,24 +130,25 @@ class QueueMeasured(Event):
     oldest_seconds: float | None
 
 
-E = TypeVar("E", bound=Event)
+AnyEvent = Event | JobStarted | JobSettled
+E = TypeVar("E", bound=AnyEvent)
 
 
 class Events:
     """The bus. One per process; publishing never fails because a subscriber does."""
 
     def __init__(self) -> None:
-        self._subscribers: dict[type[Event], list[Callable[[Event], None]]] = {}
+        self._subscribers: dict[type[AnyEvent], list[Callable[[AnyEvent], None]]] = {}
 
     def subscribe(self, kind: type[E], receiver: Callable[[E], None]) -> None:
         """Call ``receiver`` with every later event of exactly this ``kind``."""
         self._subscribers.setdefault(kind, []).append(receiver)  # pyright: ignore[reportArgumentType]
 
-    def heard(self, kind: type[Event]) -> bool:
+    def heard(self, kind: type[AnyEvent]) -> bool:
         """Whether anybody subscribed to ``kind``. If not, those of each message need not be made."""
         return kind in self._subscribers
 
-    def publish(self, event: Event) -> None:
+    def publish(self, event: AnyEvent) -> None:
         """Hand ``event`` to its subscribers, one after the other. A failing one is logged and skipped."""
         for receiver in self._subscribers.get(type(event), ()):
             try:

@@ -186,13 +186,7 @@ class Runner:
     def _announce(self, run: Run) -> None:
         delivery = run.delivery
         self._events.publish(
-            JobStarted(
-                pool=self._pool,
-                queue=delivery.queue,
-                task=delivery.task,
-                job=delivery.id,
-                tenant=delivery.tenant,
-            )
+            JobStarted(self._pool, delivery.queue, delivery.task, delivery.id, delivery.tenant)
         )
 
     def _deadlines(self, run: Run, plan: Plan) -> Deadlines:

@@ -136,13 +136,8 @@ class Settler:
         if self._events.heard(JobSettled):
             self._events.publish(
                 JobSettled(
-                    pool=self._pool,
-                    queue=delivery.queue,
-                    task=delivery.task,
-                    job=delivery.id,
-                    tenant=delivery.tenant,
-                    outcome=label,
-                    run_seconds=run.run_seconds,
+                    *(self._pool, delivery.queue, delivery.task, delivery.id, delivery.tenant),
+                    *(label, run.run_seconds),
                 )
             )
         if label == "completed":

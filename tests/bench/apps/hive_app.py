@@ -106,9 +106,12 @@ class App:
 
 async def work(slots: int, prefetch: int) -> None:
     """The worker: a pool, its carrier's background service and the sweeps, until it is killed."""
+    from hive_subscribers import subscribe  # a client does without
+
     app = App()
     await app.open()
-    clock = SystemClock()
+    clock, events = SystemClock(), Events()
+    subscribe(events, app.client, clock, tick=empty)
     leases = Leases()
     queues = {"ledger" if LEDGER else "stream": (QUEUE,)}
 
@@ -125,7 +128,7 @@ async def work(slots: int, prefetch: int) -> None:
         leases=leases,
         shutdown=Shutdown(),
         crashes=Crashes(),
-        events=Events(),
+        events=events,
         clock=clock,
     )
     sweeper = Sweeper({"bench": (app.broker, [QUEUE])}, leases, clock=clock)
