@@ -32,8 +32,8 @@ def tls_mistake(address: str, error: BaseException) -> str | None:
         if isinstance(cause, ssl.SSLCertVerificationError):
             return f"the server's certificate is not accepted: {cause.verify_message}"
         if isinstance(cause, ssl.SSLError) and not isinstance(cause, _CUT_OFF):
-            return f"TLS failed: {cause.reason or 'no agreement'}"
-        cause = cause.__cause__
+            return f"TLS failed: {cause.strerror}"
+        cause = cause.__cause__ or cause.__context__  # redis-py names no cause
     query = parse_qs(urlsplit(address).query)
     for name in _FILES:
         for path in query.get(name, []):

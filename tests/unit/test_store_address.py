@@ -1,8 +1,12 @@
-"""Addresses in messages show where, and never a password."""
+"""Addresses in messages show where, and never a password; a mistake about TLS is told from an outage."""
+
+import ssl
+from pathlib import Path
 
 import pytest
 
-from hive.store.address import describe
+from hive.errors import StoreDown
+from hive.store.address import describe, tls_mistake
 
 
 @pytest.mark.parametrize(
@@ -23,3 +27,48 @@ from hive.store.address import describe
 def test_only_the_place_is_shown(address: str, shown: str) -> None:
     assert describe(address) == shown
     assert "s3cret" not in describe(address)
+
+
+def caused(cause: BaseException) -> StoreDown:
+    error = StoreDown("redis", "answering a ping")
+    error.__cause__ = ConnectionError("as redis-py says it")
+    error.__cause__.__context__ = cause
+    return error
+
+
+def unverified() -> ssl.SSLCertVerificationError:
+    error = ssl.SSLCertVerificationError(1, "[SSL: CERTIFICATE_VERIFY_FAILED]")
+    error.verify_message = "it is somebody else's"
+    return error
+
+
+@pytest.mark.parametrize(
+    ("cause", "said"),
+    [
+        (unverified(), "the server's certificate is not accepted: it is somebody else's"),
+        (ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER]"), "TLS failed: [SSL: WRONG_VERSION_NUMBER]"),
+        (ssl.SSLEOFError(8, "cut off"), None),
+        (ssl.SSLZeroReturnError(6, "closed"), None),
+        (ConnectionRefusedError(), None),
+        (FileNotFoundError(), None),  # a Unix socket of a server that is not up yet
+    ],
+)
+def test_what_waiting_cannot_mend_is_a_mistake(cause: BaseException, said: str | None) -> None:
+    mistake = tls_mistake("rediss://:s3cret@cache/0", caused(cause))
+    if said is None:
+        assert mistake is None
+    else:
+        assert mistake is not None
+        assert mistake.startswith(said)
+        assert "s3cret" not in mistake
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["rediss://cache/0?ssl_ca_certs={}", "postgresql://db/hive?sslmode=verify-full&sslrootcert={}"],
+)
+def test_a_file_that_cannot_be_read_is_a_mistake(tmp_path: Path, address: str) -> None:
+    path = tmp_path / "ca.pem"
+    assert str(path) in (tls_mistake(address.format(path), caused(FileNotFoundError())) or "")
+    path.touch()
+    assert tls_mistake(address.format(path), caused(FileNotFoundError())) is None
