@@ -5,10 +5,16 @@ import ssl
 from typing import Final
 from urllib.parse import parse_qs, urlsplit
 
+from hive.errors import ConfigurationError, StoreDown
+
 # Of redis-py, and of libpq and asyncpg.
 _FILES: Final = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "sslrootcert", "sslcert", "sslkey", "sslcrl")
 # A handshake that was cut off: a server that stops or starts, no mistake.
 _CUT_OFF: Final = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
+_REDIS: Final = "check HIVE_REDIS__URL: rediss://…?ssl_ca_certs=FILE names the authority to trust"
+_POSTGRES: Final = (
+    "check HIVE_POSTGRES__DSN: …?sslmode=verify-full&sslrootcert=FILE names the authority to trust"
+)
 
 
 def describe(address: str) -> str:
@@ -25,8 +31,15 @@ def describe(address: str) -> str:
     return f"{host}{port}{parts.path}"
 
 
-def tls_mistake(address: str, error: BaseException) -> str | None:
-    """What is wrong with TLS if that is why ``error`` came and waiting cannot mend it; else None."""
+def refuse_tls_mistake(store: str, address: str, error: BaseException) -> None:
+    """Raise ConfigurationError if ``error`` came of something about TLS that waiting cannot mend."""
+    mistake = _tls_mistake(address, error) if isinstance(error, StoreDown) else None
+    if mistake is not None:
+        remedy = _REDIS if urlsplit(address).scheme == "rediss" else _POSTGRES
+        raise ConfigurationError(f"{store} at {describe(address)}: {mistake}", remedy=remedy) from None
+
+
+def _tls_mistake(address: str, error: BaseException) -> str | None:
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLCertVerificationError):

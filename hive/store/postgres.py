@@ -24,7 +24,7 @@ from hive.events import Events, StoreChanged
 from hive.ids import TenantId
 from hive.logger import get_logger
 from hive.settings import Postgres
-from hive.store.address import describe, tls_mistake
+from hive.store.address import describe, refuse_tls_mistake
 from hive.store.borrowed import BROKEN, RELEASE_SECONDS, Borrowed
 from hive.store.codecs import ArraysKnown, teach_json, teach_vectors
 from hive.store.connection import Connection
@@ -126,11 +126,7 @@ class Database:
             await database.close()
             if isinstance(error, _REFUSED):
                 raise database._refusal(dsn, error) from None
-            if isinstance(error, StoreDown) and (mistake := tls_mistake(dsn, error)) is not None:
-                raise ConfigurationError(
-                    f"Postgres at {describe(dsn)}: {mistake}",
-                    remedy="check HIVE_POSTGRES__DSN: …?sslmode=verify-full&sslrootcert=FILE",
-                ) from None
+            refuse_tls_mistake("Postgres", dsn, error)
             raise
         database._trusted = True
         return database

@@ -25,7 +25,7 @@ from hive.events import Events, StoreChanged
 from hive.ids import TenantId
 from hive.logger import get_logger
 from hive.settings import Redis
-from hive.store.address import describe, tls_mistake
+from hive.store.address import describe, refuse_tls_mistake
 from hive.tenancy import key_prefix_of
 
 log = get_logger(__name__)
@@ -158,11 +158,7 @@ class RedisStore:
             raise ConfigurationError(f"Redis at {describe(url)}: {error}", remedy=remedy) from None
         except BaseException as error:
             await store.close()
-            if isinstance(error, StoreDown) and (mistake := tls_mistake(url, error)) is not None:
-                raise ConfigurationError(
-                    f"Redis at {describe(url)}: {mistake}",
-                    remedy=f"{remedy}: rediss://…?ssl_ca_certs=FILE names the authority to trust",
-                ) from None
+            refuse_tls_mistake("Redis", url, error)
             raise
         store._trusted = True
         return store

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from hive.errors import StoreDown
-from hive.store.address import describe, tls_mistake
+from hive.errors import ConfigurationError, StoreDown
+from hive.store.address import describe, refuse_tls_mistake
 
 
 @pytest.mark.parametrize(
@@ -36,6 +36,14 @@ def caused(cause: BaseException) -> StoreDown:
     return error
 
 
+def mistake(address: str, cause: BaseException) -> str | None:
+    try:
+        refuse_tls_mistake("Redis", address, caused(cause))
+    except ConfigurationError as error:
+        return str(error)
+    return None
+
+
 def unverified() -> ssl.SSLCertVerificationError:
     error = ssl.SSLCertVerificationError(1, "[SSL: CERTIFICATE_VERIFY_FAILED]")
     error.verify_message = "it is somebody else's"
@@ -54,13 +62,14 @@ def unverified() -> ssl.SSLCertVerificationError:
     ],
 )
 def test_what_waiting_cannot_mend_is_a_mistake(cause: BaseException, said: str | None) -> None:
-    mistake = tls_mistake("rediss://:s3cret@cache/0", caused(cause))
+    told = mistake("rediss://:s3cret@cache/0", cause)
     if said is None:
-        assert mistake is None
+        assert told is None
     else:
-        assert mistake is not None
-        assert mistake.startswith(said)
-        assert "s3cret" not in mistake
+        assert told is not None
+        assert told.startswith(f"Redis at cache/0: {said}")
+        assert "HIVE_REDIS__URL" in told
+        assert "s3cret" not in told
 
 
 @pytest.mark.parametrize(
@@ -69,6 +78,6 @@ def test_what_waiting_cannot_mend_is_a_mistake(cause: BaseException, said: str |
 )
 def test_a_file_that_cannot_be_read_is_a_mistake(tmp_path: Path, address: str) -> None:
     path = tmp_path / "ca.pem"
-    assert str(path) in (tls_mistake(address.format(path), caused(FileNotFoundError())) or "")
+    assert str(path) in (mistake(address.format(path), FileNotFoundError()) or "")
     path.touch()
-    assert tls_mistake(address.format(path), caused(FileNotFoundError())) is None
+    assert mistake(address.format(path), FileNotFoundError()) is None
