@@ -131,7 +131,7 @@ class Providers:
             if error.provider is None:
                 error.provider = name
                 self._slow_down(throttle, name, account, round, error.retry_after_seconds)
-                if error.retry_after_seconds is None:
+                if not error.retry_after_seconds:
                     error.retry_after_seconds = throttle.closed_seconds or None
             raise
         else:

@@ -12,7 +12,7 @@ from hive.clock import Clock
 LONGEST_SECONDS: Final = 3600.0
 """A gate is not closed for longer, whatever was asked for: then one call asks anew."""
 UNSAID: Final = Backoff(first_seconds=1.0, max_seconds=60.0)
-"""How long the gate is closed where the other side did not say, by its refused rounds in a row."""
+"""How long the gate is closed where the other side names no time, by its refused rounds in a row."""
 
 
 class _Turn(NamedTuple):
@@ -103,9 +103,9 @@ class Throttle:
             self._round += 1
             self._refused_rounds += 1
             self._limit = max(1.0, self._limit / 2)
-            if retry_after_seconds is None:
+            if not retry_after_seconds:
                 retry_after_seconds = UNSAID.delay(self._refused_rounds)
-        if retry_after_seconds is not None:
+        if retry_after_seconds:
             closed = min(retry_after_seconds, LONGEST_SECONDS)
             self._opens_at = max(self._opens_at, self._clock.monotonic() + closed)
             self._send_away()

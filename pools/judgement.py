@@ -31,6 +31,7 @@ from hive.errors import HandedBack, HiveError, LeaseLost, NeedsOperator, Permane
 from hive.ingest.fetching import ChildDied
 from hive.outcomes import ErrorKind, ErrorRecord, Failed, Outcome, Released, Retrying
 from hive.providers import Throttled
+from hive.retry_after import MOST_SECONDS
 from pools.children import ChildTaskError
 
 CRASH_DELAY_SECONDS = 10.0
@@ -104,7 +105,7 @@ def retry_or_fail(
     delay = delay_of(policy, delivery)
     if delay is None:
         return Failed(error=replace(cause, kind=ErrorKind.EXHAUSTED))
-    return Retrying(delay_seconds=delay if asked_seconds is None else max(0.0, asked_seconds), error=cause)
+    return Retrying(delay_seconds=delay if asked_seconds is None else bounded(asked_seconds), error=cause)
 
 
 def wait_or_retry(
@@ -122,10 +123,15 @@ def wait_or_retry(
         return retry_or_fail(cause, policy, delivery, asked_seconds)
     delay = jittered(min(max(age, SHORTEST_SECONDS), LONGEST_SECONDS), 0.2)
     return Retrying(
-        delay_seconds=delay if asked_seconds is None else max(0.0, asked_seconds),
+        delay_seconds=bounded(asked_seconds) if asked_seconds else delay,
         error=replace(cause, kind=ErrorKind.THROTTLED),
         charged=False,
     )
+
+
+def bounded(asked_seconds: float) -> float:
+    """What the other side asked for, as far as it is one: at most a day, and never less than nothing."""
+    return min(MOST_SECONDS, max(0.0, asked_seconds))
 
 
 def delay_of(policy: Retry, delivery: Delivery) -> float | None:

@@ -1,4 +1,5 @@
 import asyncio
+import math
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -71,6 +72,8 @@ def test_what_the_policy_does_not_list_fails_at_once(error: BaseException, kind:
         (TimeoutError(), 2, 30),
         (StoreDown("Postgres", "reading"), 1, 10),
         (Transient("slow down", retry_after_seconds=77), 1, 77),
+        (Transient("for ever", retry_after_seconds=math.inf), 1, 86_400),
+        (Transient("no number", retry_after_seconds=math.nan), 1, 0),
         (ChildTaskError("TimeoutError", "t", transient=True), 2, 30),
         (ChildTaskError("Throttled", "t", transient=True, retry_after_seconds=5), 1, 5),
     ],
@@ -191,9 +194,14 @@ def test_a_child_that_is_throttled_waits_as_well():
     assert (outcome.charged, outcome.delay_seconds, outcome.error.kind) == (False, 5, ErrorKind.THROTTLED)
 
 
-@pytest.mark.parametrize(("age", "least", "most"), [(0, 0.8, 1.2), (20, 16, 24), (3600, 240, 360)])
-def test_waits_that_nobody_asked_for_double_with_the_age(age: float, least: float, most: float):
-    outcome = judged(ProviderThrottled(), NEVER, delivery(age_seconds=age))
+@pytest.mark.parametrize("asked", [None, 0])
+@pytest.mark.parametrize(
+    ("age", "least", "most"), [(-9, 0.8, 1.2), (0, 0.8, 1.2), (20, 16, 24), (3600, 240, 360)]
+)
+def test_waits_that_nobody_asked_for_double_with_the_age(
+    age: float, least: float, most: float, asked: float | None
+):
+    outcome = judged(ProviderThrottled(retry_after_seconds=asked), NEVER, delivery(age_seconds=age))
     assert isinstance(outcome, Retrying)
     assert least <= outcome.delay_seconds <= most
     assert not outcome.charged

@@ -230,6 +230,8 @@ async def test_a_gate_that_opens_soon_is_waited_for_and_no_other(clock: ManualCl
     patient.cancel()
     clock.advance(GATE_SECONDS + 1)
     assert await close(None) == providers.state("api").closed_seconds > 0, "told when to come back"
+    clock.advance(60)
+    assert await close(0) == providers.state("api").closed_seconds > 0, "not at once, whatever it says"
 
 
 async def test_only_a_refusal_for_too_much_slows_down(clock: ManualClock) -> None:
