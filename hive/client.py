@@ -109,8 +109,8 @@ class Client:
         self, messages: Sequence[Message], *, connection: Connection | None = None
     ) -> list[MessageId]:
         """Enqueue messages in bulk, grouped by their brokers; returns their ids in order."""
-        counts = Counter([each.queue for each in messages])
-        brokers = {queue: self._broker_of(queue) for queue in counts}
+        queues = [each.queue for each in messages]
+        brokers = {queue: self._broker_of(queue) for queue in dict.fromkeys(queues)}
         carriers = {id(each): each for each in brokers.values()}
         if len(carriers) == 1:  # which most batches have
             (broker,) = carriers.values()
@@ -124,7 +124,7 @@ class Client:
                 for at, answer in zip(positions, answers, strict=True):
                     ids[at] = answer.id
         if self._events is not None:
-            for queue, count in counts.items():
+            for queue, count in Counter(queues).items():
                 self._events.publish(JobPublished(queue=queue, count=count))
         return ids
 

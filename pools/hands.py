@@ -31,11 +31,12 @@ class Hands:
         self._vacant.set()
 
     def take(self, run: Run) -> None:
-        """Begin to hold ``run``."""
-        self.runs.add(run)
-        if not self._occupied.is_set():
-            self._occupied.set()
+        """Begin to hold ``run``. Who watches over runs hears of the first a turn of the loop later."""
+        if not self.runs:
             self._vacant.clear()
+            # Heard of at once, their first round would run before the handler.
+            asyncio.get_running_loop().call_soon(self._tell_occupied)
+        self.runs.add(run)
 
     def drop(self, run: Run) -> None:
         """Hold ``run`` no more: it is settled, or somebody else's."""
@@ -43,6 +44,10 @@ class Hands:
         if not self.runs:
             self._occupied.clear()
             self._vacant.set()
+
+    def _tell_occupied(self) -> None:
+        if self.runs:
+            self._occupied.set()
 
     async def until_occupied(self) -> None:
         """Return when there is at least one run."""

@@ -6,6 +6,7 @@ from the API.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
@@ -56,10 +57,13 @@ class Metrics:
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(f"hive_{name}", text, labels, registry=self._registry)
 
-        self._published = counter("messages_published", "Messages accepted by a broker.", "queue")
-        self._claimed = counter("messages_claimed", "Messages claimed by a pool.", "pool", "queue")
-        self._started = counter("jobs_started", "Handlers entered.", "pool", "queue", "task")
-        self._settled = counter("jobs_settled", "Jobs settled.", "pool", "queue", "task", "outcome")
+        def counters(name: str, text: str, *labels: str) -> Callable[..., Counter]:
+            return cache(counter(name, text, *labels).labels)  # by itself it looks four times as long
+
+        self._published = counters("messages_published", "Messages accepted by a broker.", "queue")
+        self._claimed = counters("messages_claimed", "Messages claimed by a pool.", "pool", "queue")
+        self._started = counters("jobs_started", "Handlers entered.", "pool", "queue", "task")
+        self._settled = counters("jobs_settled", "Jobs settled.", "pool", "queue", "task", "outcome")
         self._restarts = counter("service_failures", "Failures of a supervised service.", "service")
         self._elections = counter("leader_elections", "How often this process became leader.")
         self._stalls = counter("loop_stalls", "How often the event loop stood still.")
@@ -67,13 +71,14 @@ class Metrics:
             "provider_throttles", "Refusals of a provider that has too much to do.", "provider"
         )
         self._fetches = counter("fetch_exits", "Fetch children that ended.", "exit")
-        self._run_seconds = Histogram(
+        run_seconds = Histogram(
             "hive_job_run_seconds",
             "Time in the handler.",
             ("pool", "task"),
             buckets=RUN_SECONDS,
             registry=self._registry,
         )
+        self._run_seconds: Callable[..., Histogram] = cache(run_seconds.labels)
         self._fetch_seconds = Histogram(
             "hive_fetch_seconds", "Life of a fetch child.", buckets=FETCH_SECONDS, registry=self._registry
         )
@@ -96,13 +101,9 @@ class Metrics:
 
     def wire(self, events: Events) -> None:
         """Count what happens on the bus from here on."""
-        events.subscribe(JobPublished, lambda event: self._published.labels(event.queue).inc(event.count))
-        events.subscribe(
-            JobClaimed, lambda event: self._claimed.labels(event.pool, event.queue).inc(event.count)
-        )
-        events.subscribe(
-            JobStarted, lambda event: self._started.labels(event.pool, event.queue, event.task).inc()
-        )
+        events.subscribe(JobPublished, lambda event: self._published(event.queue).inc(event.count))
+        events.subscribe(JobClaimed, lambda event: self._claimed(event.pool, event.queue).inc(event.count))
+        events.subscribe(JobStarted, lambda event: self._started(event.pool, event.queue, event.task).inc())
         events.subscribe(JobSettled, self._on_settled)
         events.subscribe(ServiceChanged, self._on_service)
         events.subscribe(LeaderChanged, self._on_leader)
@@ -117,8 +118,8 @@ class Metrics:
         return generate_latest(self._registry)
 
     def _on_settled(self, event: JobSettled) -> None:
-        self._settled.labels(event.pool, event.queue, event.task, event.outcome).inc()
-        self._run_seconds.labels(event.pool, event.task).observe(event.run_seconds)
+        self._settled(event.pool, event.queue, event.task, event.outcome).inc()
+        self._run_seconds(event.pool, event.task).observe(event.run_seconds)
 
     def _on_service(self, event: ServiceChanged) -> None:
         self._services[event.service] = event.state

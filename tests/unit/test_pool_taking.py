@@ -10,10 +10,13 @@ from hive.broker.memory import Memory
 from hive.broker.port import Taker
 from hive.clock import SystemClock
 from hive.context import Context
-from hive.ids import MessageId, ProcessId, QueueName
+from hive.ids import MessageId, ProcessId, QueueName, new_process_id
 from hive.tasks import Task
+from hive.testing.harness import QUEUE, message
 from patience import until
 from pool_kit import Gate, Rig, declare
+from pools.hands import Hands
+from pools.run import Run
 
 WORK = QueueName("work")
 
@@ -135,3 +138,29 @@ async def test_a_pool_that_has_ended_receives_no_more() -> None:
     async with rig.idling():
         assert rig.giving.takers[WORK, rig.owner] is not None
     assert rig.giving.takers == {(WORK, rig.owner): None}
+
+
+async def test_who_watches_over_runs_is_told_once_the_first_has_begun() -> None:
+    """Their rounds would take as long as the way from the reader to the handler."""
+    giving = Giving()
+    hands, order = Hands(giving, "test", lambda: None), list[str]()
+
+    async def watch() -> None:
+        await hands.until_occupied()
+        order.append("watched")
+
+    async def begin() -> None:
+        order.append("begun")
+
+    await giving.publish([message(), message()])
+    gone, run = (Run(each, 0.0) for each in await giving.claim(QUEUE, new_process_id(), 2))
+    async with anyio.create_task_group() as group:
+        group.start_soon(watch)
+        await anyio.wait_all_tasks_blocked()
+        hands.take(gone)
+        hands.drop(gone)
+        await anyio.wait_all_tasks_blocked()
+        assert order == []
+        hands.take(run)
+        group.start_soon(begin)
+    assert order == ["begun", "watched"]
