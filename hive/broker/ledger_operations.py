@@ -20,13 +20,24 @@ from hive.store.postgres import Database
 
 _OPERATE: Final = load("operate")
 _VIEWS: Final = load("views")
-CANCEL_LINE: Final = f"with found as materialized (\n{_OPERATE['of_line']}\n)\n{_OPERATE['cancel_found']}"
-CANCEL_QUEUE: Final = f"with found as materialized (\n{_OPERATE['of_queue']}\n)\n{_OPERATE['cancel_found']}"
-CANCEL_TASK: Final = f"with found as materialized (\n{_OPERATE['of_task']}\n)\n{_OPERATE['cancel_found']}"
 
 COUNTED_TO: Final = 10_001
 ROWS_PER_ROUND: Final = 1_000
 WAITING: Final = (JobState.PENDING, JobState.SCHEDULED, JobState.RETRYING)
+
+
+def _cancelling(found: str) -> str:
+    return f"with found as materialized (\n{found}\n)\n{_OPERATE['cancel_found']}"
+
+
+def _in_each_state(found: str) -> dict[JobState, str]:
+    """By name and not as an argument: a plan for any state would find no index of one."""
+    return {each: _cancelling(found.replace("'pending'", f"'{each.value}'")) for each in WAITING}
+
+
+CANCEL_LINE: Final = _in_each_state(_OPERATE["of_line"])
+CANCEL_QUEUE: Final = _in_each_state(_OPERATE["of_queue"])
+CANCEL_TASK: Final = _cancelling(_OPERATE["of_task"])
 FIRST: Final = ("", datetime(1970, 1, 1, tzinfo=UTC), UUID(int=0))
 
 
@@ -114,13 +125,13 @@ class LedgerOperations:
 
     async def _cancel_lines(self, connection: Connection, queue: QueueName, line: str | None) -> int:
         """Cancel what waits of one tenant, or of all."""
-        query = CANCEL_QUEUE if line is None else CANCEL_LINE
+        queries = CANCEL_QUEUE if line is None else CANCEL_LINE
         touched = 0
-        for state in WAITING:
+        for query in queries.values():
             for lane in Lane:
                 after: tuple[Any, ...] = FIRST if line is None else (line, *FIRST[1:])
                 while True:
-                    given = (queue, state.value, int(lane), *after, ROWS_PER_ROUND)
+                    given = (queue, int(lane), *after, ROWS_PER_ROUND)
                     row = await again_after_deadlock(partial(connection.fetchrow, query, *given))
                     if row is None or row["last_line"] is None:
                         break
@@ -132,16 +143,14 @@ class LedgerOperations:
         self, connection: Connection, queue: QueueName, line: str | None, task: TaskName
     ) -> int:
         touched = 0
-        for state in WAITING:
-            after: tuple[Any, ...] = FIRST[1:]
-            while True:
-                given = (queue, state.value, task, line, *after, ROWS_PER_ROUND)
-                row = await again_after_deadlock(partial(connection.fetchrow, CANCEL_TASK, *given))
-                if row is None or row["last_run_at"] is None:
-                    break
-                touched += row["touched"]
-                after = (row["last_run_at"], row["last_id"])
-        return touched
+        after: tuple[Any, ...] = FIRST[1:]
+        while True:
+            given = (queue, task, line, *after, ROWS_PER_ROUND)
+            row = await again_after_deadlock(partial(connection.fetchrow, CANCEL_TASK, *given))
+            if row is None or row["last_run_at"] is None:
+                return touched
+            touched += row["touched"]
+            after = (row["last_run_at"], row["last_id"])
 
     async def backlog(
         self, queue: QueueName, *, after: TenantId | None = None, limit: int = 100

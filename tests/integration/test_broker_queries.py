@@ -26,8 +26,8 @@ QUERIES = {
     "settle.waiting": SETTLE_WAITING,
     "sweep.abandon_by_lease": ABANDON_BY_LEASE,
     "sweep.abandon_by_owner": ABANDON_BY_OWNER,
-    "operate.cancel_line": CANCEL_LINE,
-    "operate.cancel_queue": CANCEL_QUEUE,
+    **{f"operate.cancel_line_{state}": query for state, query in CANCEL_LINE.items()},
+    **{f"operate.cancel_queue_{state}": query for state, query in CANCEL_QUEUE.items()},
     "operate.cancel_task": CANCEL_TASK,
 }
 

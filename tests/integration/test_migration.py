@@ -12,10 +12,11 @@ from urllib.parse import urlsplit, urlunsplit
 import asyncpg
 import pytest
 
+from hive.broker.ledger import Ledger
 from hive.embedded import EmbeddedPostgres
 from hive.embedded.binaries import postgres_programs
 from hive.errors import ConfigurationError, Conflict, HiveError, InvalidInput, StoreDown, UnknownTenant
-from hive.ids import TenantId
+from hive.ids import QueueName, TaskName, TenantId, new_process_id
 from hive.settings import Embedded, Postgres
 from hive.store import migration, migration_worker, schema
 from hive.store.postgres import Database
@@ -234,6 +235,62 @@ async def test_the_oldest_database_becomes_what_a_new_one_is(
     await old.close()
     for name in ("hive", "tenant_public"):
         assert tables(old.dsn, name) == tables(database.dsn, name)
+
+
+async def test_jobs_of_every_state_outlive_the_upgrade(empty_postgres_dsn: str, own_revisions: Path) -> None:
+    """Written before revision 0003, which changes the checks of the table and its indexes."""
+    later = [each.path for each in schema.revisions("shared") if each.number >= "0003"]
+    later += [path.parent / "versions" / f"{path.stem}.py" for path in later]
+    kept = [(path, path.read_bytes()) for path in later]
+    assert kept
+    for path in later:
+        path.unlink()
+    schema.revisions.cache_clear()
+    await migration.ensure_migrated(empty_postgres_dsn)
+    old = await Database.open(empty_postgres_dsn, settings=Postgres(pool_size=2))
+    async with old.acquire() as connection:
+        await connection.execute(
+            """
+            insert into hive.job (id, queue, tenant, task, args, state, run_at, owner, lease_until,
+                finished_at, error_kind, error_summary)
+            select gen_random_uuid(), 'work', nullif('t' || n % 3, 't0'), 'task', jsonb_build_object('n', n),
+                state, now() + n * interval '1 ms' + case when waits then interval '1 hour' else '0' end,
+                case when runs then gen_random_uuid() end, case when runs then now() + interval '1 hour' end,
+                case when ended then now() end, case when failed then 'error' end,
+                case when failed then 'why' end
+            from generate_series(0, 29) as n cross join lateral (
+                select state, state in ('scheduled', 'retrying') as waits, state = 'running' as runs,
+                    state in ('completed', 'failed', 'cancelled') as ended, state = 'failed' as failed
+                from (select (array['pending', 'scheduled', 'retrying', 'running', 'completed', 'failed',
+                    'cancelled', 'running', 'completed', 'failed'])[n % 10 + 1] as state) as each
+            ) as each
+            """
+        )
+        before = await connection.fetch("select job::text from hive.job order by id")
+    for path, content in kept:
+        path.write_bytes(content)
+    schema.revisions.cache_clear()
+    assert await upgrade(old.dsn, "shared", "hive")
+
+    ledger = Ledger(old)
+    async with old.acquire() as connection:
+        assert await connection.fetch("select job::text from hive.job order by id") == before
+        for wrong in (
+            "state = 'lost'",
+            "state = 'running'",
+            "owner = gen_random_uuid(), lease_until = now()",
+            "state = 'completed'",
+            "finished_at = now()",
+            "state = 'failed', finished_at = now()",
+        ):
+            with pytest.raises(asyncpg.CheckViolationError):
+                await connection.execute(f"update hive.job set {wrong} where args = '{{\"n\": 0}}'")
+    taken = await ledger.claim(QueueName("work"), new_process_id(), 50)
+    assert sorted(each.args["n"] for each in taken) == [0, 10, 20]  # pyright: ignore[reportArgumentType]
+    depth = await ledger.depth(QueueName("work"))
+    assert (depth.waiting, depth.delayed, depth.running) == (0, 6, 9)
+    assert await ledger.cancel_where(task=TaskName("task")) == 6 + 9
+    await old.close()
 
 
 async def test_the_selection_is_kept_to(database: Database) -> None:

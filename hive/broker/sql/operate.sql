@@ -51,31 +51,29 @@ with found as materialized (
 select count(*) from flagged;
 
 -- name: of_line
--- The first half of `cancel_found`: $1 queue, $2 state, $3 lane, $4 tenant, $5 and $6 run_at and id of the last row
--- of the batch before, $7 limit. Rows that were dealt with are never walked again.
+-- The first half of `cancel_found`, said for each state that waits: $1 queue, $2 lane, $3 tenant, $4 and $5 run_at and
+-- id of the last row of the batch before, $6 limit. Rows that were dealt with are never walked again.
 select id, run_at, coalesce(tenant, '') as line from hive.job
-where state in ('scheduled', 'pending', 'retrying') and queue = $1 and state = $2 and lane = $3
-    and coalesce(tenant, '') = $4 and (run_at, id) > ($5, $6)
+where state = 'pending' and queue = $1 and lane = $2 and coalesce(tenant, '') = $3 and (run_at, id) > ($4, $5)
 order by run_at, id
-limit $7
+limit $6
 for update
 
 -- name: of_queue
--- As `of_line`, but of all tenants from $4 on.
+-- As `of_line`, but of all tenants from $3 on.
 select id, run_at, coalesce(tenant, '') as line from hive.job
-where state in ('scheduled', 'pending', 'retrying') and queue = $1 and state = $2 and lane = $3
-    and (coalesce(tenant, ''), run_at, id) > ($4, $5, $6)
+where state = 'pending' and queue = $1 and lane = $2 and (coalesce(tenant, ''), run_at, id) > ($3, $4, $5)
 order by coalesce(tenant, ''), run_at, id
-limit $7
+limit $6
 for update
 
 -- name: of_task
--- As `of_line`: $1 queue, $2 state, $3 task, $4 tenant or null for any, $5 and $6 as above, $7 limit.
+-- As `of_line`, but in all three states at once: $1 queue, $2 task, $3 tenant or null for any, $4 to $6 as above.
 select id, run_at, coalesce(tenant, '') as line from hive.job
-where state in ('scheduled', 'pending', 'retrying') and queue = $1 and state = $2 and task = $3
-    and ($4::text is null or coalesce(tenant, '') = $4) and run_at >= $5 and (run_at, id) > ($5, $6)
+where state in ('scheduled', 'pending', 'retrying') and queue = $1 and task = $2
+    and ($3::text is null or coalesce(tenant, '') = $3) and run_at >= $4 and (run_at, id) > ($4, $5)
 order by run_at, id
-limit $7
+limit $6
 for update
 
 -- name: cancel_found

@@ -2,11 +2,12 @@
 -- The first half of both queries below: $1 ids; $2 to $15 the other columns, and $16 to $29 the same once more: where
 -- all of a batch have the same in a column, that stands there, and the array is empty. Unnested one by one as they are
 -- read: `from unnest($1, $2, …)` writes all of them down first.
-select id, position, coalesce(args, $16) as args, coalesce(queue, $17) as queue, coalesce(task, $18) as task,
-    coalesce(tenant, $19) as tenant, coalesce(lane, $20) as lane, coalesce(key, $21) as key,
-    coalesce(while_running, $22) as while_running, coalesce(resource, $23) as resource, coalesce(cost, $24) as cost,
-    coalesce(delay_seconds, $25) as delay_seconds, coalesce(expires_seconds, $26) as expires_seconds,
-    coalesce(max_attempts, $27) as max_attempts, coalesce(parent, $28) as parent, coalesce(trace, $29) as trace
+select id, position, coalesce(args::jsonb, (select $16::text::jsonb)) as args, coalesce(queue, $17) as queue,
+    coalesce(task, $18) as task, coalesce(tenant, $19) as tenant, coalesce(lane, $20) as lane,
+    coalesce(key, $21) as key, coalesce(while_running, $22) as while_running, coalesce(resource, $23) as resource,
+    coalesce(cost, $24) as cost, coalesce(delay_seconds, $25) as delay_seconds,
+    coalesce(expires_seconds, $26) as expires_seconds, coalesce(max_attempts, $27) as max_attempts,
+    coalesce(parent, $28) as parent, coalesce(trace, $29) as trace
 from (
     select unnest($1::uuid[]) as id, generate_series(1, cardinality($1::uuid[])) as position,
         unnest($2::text[]) as args, unnest($3::text[]) as queue, unnest($4::text[]) as task,
@@ -25,7 +26,7 @@ from (
         id, queue, tenant, task, args, lane, key, while_running, resource, cost, state, run_at, expires_at,
         max_attempts, parent, trace, created_at
     )
-    select id, queue, tenant, task, args::jsonb, lane, key, while_running, resource, cost,
+    select id, queue, tenant, task, args, lane, key, while_running, resource, cost,
         case when delay_seconds > 0 then 'scheduled' else 'pending' end,
         statement_timestamp() + make_interval(secs => delay_seconds + 0.000001::float8 * position),
         statement_timestamp() + make_interval(secs => expires_seconds),
@@ -44,7 +45,7 @@ select pg_notify('hive_queue_' || queue, '') from unnest($30::text[]) as woken(q
         id, queue, tenant, task, args, lane, key, while_running, resource, cost, state, run_at, expires_at,
         max_attempts, parent, trace, created_at
     )
-    select id, queue, tenant, task, args::jsonb, lane, key, while_running, resource, cost,
+    select id, queue, tenant, task, args, lane, key, while_running, resource, cost,
         case when delay_seconds > 0 then 'scheduled' else 'pending' end,
         statement_timestamp() + make_interval(secs => delay_seconds + 0.000001::float8 * position),
         statement_timestamp() + make_interval(secs => expires_seconds),
