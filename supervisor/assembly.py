@@ -103,18 +103,23 @@ class Assembly:
     def background(self) -> list[Service]:
         """What must run before a pool consumes and after the last one has drained."""
         found = [Service(name=f"broker.{name}", run=broker.run) for name, (broker, _) in self.brokers.items()]
-        found.append(Service(name="children", run=self.fetcher.run, pulse=self.fetcher.pulse, critical=True))
         found += [
-            Service(name="loop", run=self.loop.run),
-            Service(name="probes", run=self.files.run, pulse=self.files.pulse),
-            Service(name="record", run=self.record.run, pulse=self.record.pulse),
+            Service(name="children", run=self.fetcher.run, pulse=self.fetcher.pulse, critical=True),
             Service(name="give_ups", run=self.give_ups.run),
-            Service(name="sweeper", run=self.sweeper.run, pulse=self.sweeper.pulse, critical=True),
         ]
         return found
 
+    def upkeep(self) -> list[Service]:
+        """What looks after pools and messages while they run, and need not be there before."""
+        return [
+            Service(name="loop", run=self.loop.run),
+            Service(name="probes", run=self.files.run, pulse=self.files.pulse),
+            Service(name="record", run=self.record.run, pulse=self.record.pulse),
+            Service(name="sweeper", run=self.sweeper.run, pulse=self.sweeper.pulse, critical=True),
+        ]
+
     def models(self) -> list[Service]:
-        """The model server. Started once the pools consume: jobs wait for it, and pools need not."""
+        """The model server. Jobs wait for it, and nothing else does."""
         return (
             [] if self.model is None else [Service(name="model", run=self.model.run, ready=self.model.ready)]
         )

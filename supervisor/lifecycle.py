@@ -4,7 +4,7 @@ Start::
 
     tasks registered and checked ─▶ zygote ─▶ state folder locked ─▶ stores, schema | code loaded
       ─▶ assembled ─▶ port bound ─▶ dead boots buried ─▶ services ─▶ pools ─▶ consuming
-      ─▶ HTTP, leader, beat, model
+      ─▶ HTTP, upkeep, leader, beat ─▶ model
 
 Shutdown, the other way round: not ready ─▶ beat and sweeps of the leader, leader lease ─▶ intake ─▶ drain
 ─▶ outcomes written ─▶ pools ─▶ everything else ─▶ row, clients, stores ─▶ files. A second signal shortens the
@@ -52,7 +52,7 @@ SWITCH_SECONDS = 0.001
 """How long a thread that computes keeps the loop waiting. Python's own 5 ms add up."""
 
 SECOND_STAGE_SECONDS = 1.0
-"""How long HTTP, the leader and the model server let the pools go first, at the most."""
+"""How long what no pool needs lets the pools go first, at the most."""
 
 CLOSE_SECONDS = 45.0
 """How long clients and embedded stores may take to close."""
@@ -220,7 +220,11 @@ class _Life:
         with anyio.move_on_after(SECOND_STAGE_SECONDS):
             await _ready(hive.health)
         self._consuming.set()
-        for service in (*hive.leading(), *hive.models()):
+        for service in (*hive.upkeep(), *hive.leading()):
+            tree.add(service)
+        with anyio.move_on_after(SECOND_STAGE_SECONDS):
+            await hive.http.serving()
+        for service in hive.models():  # last: it keeps a processor busy for half a second
             tree.add(service)
         await _ready(hive.health)
         hive.files.run_once()

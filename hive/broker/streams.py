@@ -246,7 +246,7 @@ class Streams(StreamOperations):
 
     async def _reserve_fences(self, keys: QueueKeys) -> None:
         seen = self.outages
-        async with self._database.acquire() as connection:
+        async with self._database.statements() as connection:
             end = await connection.fetchval(SQL["reserve_fences"], keys.queue, FENCES_PER_BLOCK)
         await self._scripts.set_fences(keys, end - FENCES_PER_BLOCK, end)
         self._fenced[keys.queue] = seen
