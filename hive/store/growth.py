@@ -7,8 +7,9 @@ that a connection that cannot be made holds nobody up.
 """
 
 import asyncio
-from collections import deque
-from contextlib import suppress
+from bisect import insort
+from itertools import count
+from operator import itemgetter
 from typing import Any, Final
 
 import anyio
@@ -26,7 +27,9 @@ class GrowingPool:
     def __init__(self, pool: asyncpg.Pool) -> None:
         self.pool = pool
         self._making = 0
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._tickets = count()
+        # Who waits, by the order of asking: one that looked in vain keeps its place.
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
 
     async def acquire(self, *, timeout_seconds: float) -> Any:
         """As the pool's own ``acquire``; raises what that raises."""
@@ -48,25 +51,27 @@ class GrowingPool:
             self._call_next()
 
     async def _wait(self) -> None:
+        ticket = next(self._tickets)
         with anyio.move_on_after(RETURN_SECONDS):
             while not self.pool.get_idle_size():
-                await self._turn()
+                await self._turn(ticket)
         with anyio.move_on_after(TURN_SECONDS):
             while self._making and not self.pool.get_idle_size():
-                await self._turn()
+                await self._turn(ticket)
 
-    async def _turn(self) -> None:
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
+    async def _turn(self, ticket: int) -> None:
+        place = ticket, asyncio.get_running_loop().create_future()
+        insort(self._waiting, place, key=itemgetter(0))
         try:
-            await turn
+            await place[1]
         finally:
-            with suppress(ValueError):
-                self._waiting.remove(turn)
+            if place in self._waiting:
+                self._waiting.remove(place)
 
     def _call_next(self) -> None:
+        """Have the one who waits longest look again."""
         while self._waiting:
-            turn = self._waiting.popleft()
+            _, turn = self._waiting.pop(0)
             if not turn.done():
                 turn.set_result(None)
                 return
