@@ -9,20 +9,18 @@ create index job_later on hive.job (queue, state, lane, coalesce(tenant, ''), ru
 drop index hive.job_task;
 create index job_task on hive.job (queue, task, run_at) where state in ('scheduled', 'pending', 'retrying');
 
--- The same four as before, in one: what is pending, as all is at first, passes at the first comparison.
+-- The same four as before, in one and in few words: Postgres reads them anew for each statement that writes, which was a
+-- quarter of what a statement of one row cost.
 alter table hive.job
     drop constraint job_state_check,
     drop constraint running_has_owner,
     drop constraint terminal_is_finished,
     drop constraint failed_has_cause,
-    add constraint state_is_whole check (case state
-        when 'pending' then finished_at is null and (owner is null or lease_until is null)
-        when 'running' then finished_at is null and owner is not null and lease_until is not null
-        when 'completed' then finished_at is not null and (owner is null or lease_until is null)
-        when 'scheduled' then finished_at is null and (owner is null or lease_until is null)
-        when 'retrying' then finished_at is null and (owner is null or lease_until is null)
-        when 'cancelled' then finished_at is not null and (owner is null or lease_until is null)
-        when 'failed' then finished_at is not null and (owner is null or lease_until is null)
-            and error_kind is not null and error_summary is not null
-        else false
+    add constraint state_is_whole check (case
+        when finished_at is null then case
+            when owner is null or lease_until is null then state in ('pending', 'scheduled', 'retrying')
+            else state = 'running'
+        end
+        else (owner is null or lease_until is null) and (state in ('completed', 'cancelled')
+            or state = 'failed' and error_kind is not null and error_summary is not null)
     end);
