@@ -15,7 +15,7 @@ from typing import Any, Final
 import anyio
 import asyncpg
 
-RETURN_SECONDS: Final = 0.01
+RETURN_SECONDS: Final = 0.02
 """How long one that is in use is waited for, where nobody makes another."""
 TURN_SECONDS: Final = 0.1
 """How long one that somebody else makes is waited for."""
@@ -27,24 +27,33 @@ class GrowingPool:
     def __init__(self, pool: asyncpg.Pool) -> None:
         self.pool = pool
         self._making = 0
+        self._lent = 0
+        # So many are there, as far as was seen: to ask the pool takes longer than to borrow from it.
+        self._known = 0
         self._tickets = count()
         # Who waits, by the order of asking: one that looked in vain keeps its place.
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
 
     async def acquire(self, *, timeout_seconds: float) -> Any:
         """As the pool's own ``acquire``; raises what that raises."""
-        if not self.pool.get_idle_size() and (self._making or self.pool.get_size()):
+        making = self._lent >= self._known and not self.pool.get_idle_size()
+        if making and (self._making or self._lent):
             await self._wait()
-        making = not self.pool.get_idle_size()
+            making = not self.pool.get_idle_size()
         self._making += making
         try:
-            return await self.pool.acquire(timeout=timeout_seconds)
+            connection = await self.pool.acquire(timeout=timeout_seconds)
         finally:
             self._making -= making
             self._call_next()
+        self._lent += 1
+        self._known = max(self._known, self._lent)
+        return connection
 
     async def release(self, connection: Any, *, timeout_seconds: float) -> None:
         """As the pool's own ``release``; raises what that raises."""
+        self._lent -= 1
+        self._known -= _gone(connection)
         try:
             await self.pool.release(connection, timeout=timeout_seconds)
         finally:
@@ -75,3 +84,10 @@ class GrowingPool:
             if not turn.done():
                 turn.set_result(None)
                 return
+
+
+def _gone(connection: Any) -> bool:
+    try:
+        return connection.is_closed()
+    except asyncpg.InterfaceError:  # what it says once its borrower has closed it
+        return True

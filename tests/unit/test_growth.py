@@ -9,11 +9,20 @@ from hive.store import growth
 from hive.store.growth import GrowingPool
 
 
+class Connection:
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.closed = False
+
+    def is_closed(self) -> bool:
+        return self.closed
+
+
 class Server:
     """asyncpg's pool, as far as it is asked. Connections are made when the test says so."""
 
     def __init__(self) -> None:
-        self.idle: deque[int] = deque()
+        self.idle: deque[Connection] = deque()
         self.size = 0
         self.asked: deque[asyncio.Future[None]] = deque()
 
@@ -23,19 +32,22 @@ class Server:
     def get_idle_size(self) -> int:
         return len(self.idle)
 
-    async def acquire(self, *, timeout: float) -> int:
+    async def acquire(self, *, timeout: float) -> Connection:
         del timeout
         if not self.idle:
             asked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self.asked.append(asked)
             await asked
             self.size += 1
-            return self.size
+            return Connection(self.size)
         return self.idle.pop()
 
-    async def release(self, connection: int, *, timeout: float) -> None:
+    async def release(self, connection: Connection, *, timeout: float) -> None:
         del timeout
-        self.idle.append(connection)
+        if connection.closed:
+            self.size -= 1
+        else:
+            self.idle.append(connection)
 
     def make(self) -> None:
         self.asked.popleft().set_result(None)
@@ -58,7 +70,7 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-def asking(pool: GrowingPool, group: asyncio.TaskGroup, count: int) -> list[asyncio.Task[int]]:
+def asking(pool: GrowingPool, group: asyncio.TaskGroup, count: int) -> list[asyncio.Task[Connection]]:
     return [group.create_task(pool.acquire(timeout_seconds=1.0)) for _ in range(count)]
 
 
@@ -92,7 +104,7 @@ async def test_one_that_does_not_come_back_is_not_waited_for(
         assert second.done()
         assert len(server.asked) == 1
         server.make()
-    assert {first.result(), second.result(), third.result()} == {1, 2, 3}
+    assert {task.result().number for task in (first, second, third)} == {1, 2, 3}
 
 
 async def test_one_that_cannot_be_made_holds_nobody_up(
@@ -121,4 +133,27 @@ async def test_who_is_cancelled_takes_no_others_turn(server: Server, pool: Growi
         await pool.release(first.result(), timeout_seconds=1.0)
         await turns()
         assert second.cancelled()
-        assert third.result() == 1
+        assert third.result() is first.result()
+
+
+async def test_lost_ones_are_made_anew_one_by_one(
+    server: Server, pool: GrowingPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as hasty:
+        hasty.setattr(growth, "RETURN_SECONDS", 0.0)
+        async with asyncio.TaskGroup() as group:
+            first = asking(pool, group, 3)
+            for _ in range(3):
+                await turns()
+                server.make()
+    for task in first:
+        task.result().closed = True
+        await pool.release(task.result(), timeout_seconds=1.0)
+    async with asyncio.TaskGroup() as group:
+        herd = asking(pool, group, 3)
+        await turns()
+        assert len(server.asked) == 1
+        server.make()
+        for task in herd:
+            await turns()
+            await pool.release(task.result(), timeout_seconds=1.0)
