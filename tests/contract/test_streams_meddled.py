@@ -109,7 +109,7 @@ async def test_ten_thousand_pieces_of_rubbish(harness: StreamsHarness) -> None:
                     ["state", "standing", "slots", "weights", "keys", "resources", "progress"]
                 )
                 field = chance.choice(
-                    [b"counts", b"slots", b"paused", b"waiter", b"next", b"limit", b"audit"]
+                    [b"counts", b"slots", b"paused", b"waiters", b"next", b"limit", b"audit"]
                 )
                 field = field if name == "state" else meddler.id()
                 pipe.hset(

@@ -81,18 +81,18 @@ async def commands_of(harness: StreamsHarness, name: str) -> int:
 class TestWaking:
     me = new_process_id()
 
-    async def test_another_process_is_woken_at_once(self, harness: StreamsHarness) -> None:
+    async def test_another_process_is_woken_at_once(
+        self, harness: StreamsHarness, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("hive.broker.stream_wakeups.SLOW_POLL_SECONDS", 60.0)
         peer = await harness.peer()
-        clock = asyncio.get_running_loop().time
         async with listening(harness.streams):
-            # Now the poll is two seconds away: only a wake-up is faster.
+            # Now the poll is a minute away: only a wake-up comes in time.
             for _ in range(5):
                 assert await harness.streams.claim(QUEUE, self.me, 1) == []
                 await harness.streams.wait(QUEUE, 0.05)
                 await peer.publish([message()])
-                started = clock()
-                await harness.streams.wait(QUEUE, 10)
-                assert clock() - started < 1
+                await harness.streams.wait(QUEUE, 60)
                 for each in await harness.streams.claim(QUEUE, self.me, 1):
                     await harness.streams.settle([Settlement(delivery=each, outcome=Completed())])
 
@@ -120,6 +120,23 @@ class TestWaking:
                     Verdict.ACCEPTED
                 ]
         assert hand.offers == 3
+
+    async def test_each_of_several_that_wait_is_given_one(self, harness: StreamsHarness) -> None:
+        """The last to ask first; who has asked for nothing is given nothing."""
+        peer, others = await harness.peer(), [new_process_id() for _ in range(3)]
+        hands = [Hand(harness.streams, owner) for owner in (self.me, *others)]
+        async with listening(harness.streams):
+            for owner in (self.me, *others, self.me):
+                assert await harness.streams.claim(QUEUE, owner, 1) == []
+            await harness.streams.withdraw(QUEUE, others[1])
+            for hand in (hands[0], hands[3], hands[1]):
+                sent = message()
+                await peer.publish([sent])
+                got, _ = await hand.taken()
+                assert got.id == sent.id
+            await peer.publish([message()])
+            await harness.expect_depth(waiting=1, delayed=0, running=3)
+        assert [hand.offers for hand in hands] == [1, 1, 0, 1]
 
     async def test_who_takes_nothing_is_woken_to_claim(self, harness: StreamsHarness) -> None:
         peer = await harness.peer()
@@ -179,8 +196,9 @@ class TestWaking:
             peer = Streams(store, harness.database, lease_seconds=60)
             await peer.publish([sent])
             assert await peer.claim(QUEUE, other, 1) == []
-            await asyncio.sleep(0.4)
-            assert (await peer.sweep([QUEUE])).expired == 1
+            while not (expired := (await peer.sweep([QUEUE])).expired):
+                await asyncio.sleep(0.01)
+            assert expired == 1
             got = await peer.claim(QUEUE, other, 1)
             await store.close()
             return got
@@ -198,7 +216,7 @@ class TestWaking:
 
     async def test_the_lease_of_what_comes_began_shortly_before(self, harness: StreamsHarness) -> None:
         """However long nothing came: else short leases would be in doubt as soon as they are given."""
-        streams = Streams(harness.store, harness.database, lease_seconds=5)
+        streams = Streams(harness.store, harness.database, lease_seconds=10)
         hand, peer = Hand(streams, self.me), await harness.peer()
         clock = SystemClock().monotonic
         async with listening(streams):
@@ -271,9 +289,9 @@ class TestWaking:
             assert await harness.streams.claim(QUEUE, self.me, 1) == []
             # As if two seconds had passed since it asked.
             keys = keys_of(QUEUE)
-            waiter = await harness.store.client.hget(keys.state, "waiter")
-            assert waiter is not None
-            await harness.store.client.hset(keys.state, "waiter", waiter[:16] + bytes(8) + waiter[24:])
+            waiters = await harness.store.client.hget(keys.state, "waiters")
+            assert waiters is not None
+            await harness.store.client.hset(keys.state, "waiters", waiters[:16] + bytes(8) + waiters[24:])
             await harness.streams.publish([message()])
             await harness.expect_depth(waiting=1, delayed=0, running=0)
 

@@ -18,13 +18,11 @@ if not given then
   close()
   return {0}
 end
-if sub(is.waiter, 1, 16) == ARGV[1] then
-  is.waiter = '' -- it waits no more, or anew
-end
+is.waiters = without(is.waiters, ARGV[1]) -- it waits no more, or anew
 if taken == 0 then
   is.asleep = 1
   if patience > 0 then
-    is.waiter = ARGV[1] .. pack('>I8I8', time + patience, lease)
+    is.waiters = sub(is.waiters .. ARGV[1] .. pack('>I8I8', time + patience, lease), -MOST_WAITERS * WAITER)
   end
 end
 local due = call('ZRANGE', LATER, 0, 0, 'WITHSCORES')[2]

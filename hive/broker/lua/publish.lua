@@ -55,16 +55,18 @@ if #ids > 1 then
   prefetch(names)
 end
 
--- A lone message is given at once, with the wake-up, to one that found nothing a moment ago: it need not ask again.
+-- A lone message is given at once, with the wake-up, to the last that found nothing a moment ago: it need not ask again.
 -- Nothing has come into a window or line since then, or nobody would stand there as waiter.
 local given, lease
 local function somebody_waits()
-  if #is.waiter == 32 and is.paused == 0 and #ARGV[8] <= 8192 and is.next < is.limit then
-    local ends, its_lease = unpack_bytes('>I8I8', is.waiter, 17)
-    if ends >= now then
-      given, lease = sub(is.waiter, 1, 16), its_lease
+  if is.paused == 0 and #ARGV[8] <= 8192 and is.next < is.limit then
+    while #is.waiters > 0 and not given do
+      local ends, its_lease = unpack_bytes('>I8I8', is.waiters, #is.waiters - 15)
+      if ends >= now then
+        given, lease = sub(is.waiters, -WAITER, -17), its_lease
+      end
+      is.waiters = sub(is.waiters, 1, -WAITER - 1)
     end
-    is.waiter = ''
   end
   return given
 end

@@ -18,7 +18,8 @@
 --      10   wake         stream, short: an entry {w} when there is something to claim for those who found nothing, or
 --                        {o = owner, i = id, r = record} when it was given to one of them
 --      11   state        hash: `slots` that live; `next` and `limit`: the block of fences; `paused`, `weighted`;
---                        `waiter`: a process that found nothing (16 bytes), until when it waits and its lease (8 each);
+--                        `waiters`: processes that found nothing, the last at the end: 16 bytes, until when each waits
+--                        and its lease (8 each);
 --                        `counts`: see state.lua; `expired`, `audit`, `recount`
 --      12   record       hash: id -> record, see below
 --      13   keys         hash: dedup key -> the id of its one live holder

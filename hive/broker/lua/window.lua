@@ -134,7 +134,7 @@ end
 
 -- Wakes those who found nothing. Whoever found something claims again by himself.
 local function wake()
-  is.waiter = ''
+  is.waiters = ''
   if is.asleep ~= 0 then
     call('XADD', WAKE, 'MAXLEN', 256, '*', 'w', 1)
     is.asleep = 0
@@ -148,7 +148,7 @@ end
 
 -- Lets a tenant have its turn, now that it has a line.
 local function queue_up(lane, tenant)
-  is.waiter = ''
+  is.waiters = ''
   if not is_queued(lane, tenant) then
     call('ZADD', QUEUED[lane], next_place(), tenant)
     lined[lane .. tenant], queued[lane] = true, true
@@ -175,7 +175,7 @@ end
 
 -- Adds an entry to a window; returns what a record says of it. What it holds of its tenant's share is the caller's.
 local function add_entry(lane, id)
-  is.waiter = ''
+  is.waiters = ''
   return call('XADD', LANES[lane], '*', 'i', id)
 end
 

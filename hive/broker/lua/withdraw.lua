@@ -2,6 +2,6 @@
 -- KEYS    the queue, see record.lua
 -- ARGV    owner
 -- RETURNS nothing
-if sub(call('HGET', STATE, 'waiter') or '', 1, 16) == ARGV[1] then
-  call('HDEL', STATE, 'waiter')
-end
+open()
+is.waiters = without(is.waiters, ARGV[1])
+close()
