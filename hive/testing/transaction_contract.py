@@ -122,7 +122,7 @@ class TransactionContract:
         async with harness.ledger.transaction(got[0]) as connection:
             await harness.effect(connection)
             # None of these may wait for the row that this transaction holds.
-            with anyio.fail_after(5):
+            with anyio.fail_after(20):
                 assert list(await peer.renew(got)) == []
                 assert await peer.progress(got[0], stage="inside", done=1, total=2)
                 await peer.mark_started(got)

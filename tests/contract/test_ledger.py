@@ -233,7 +233,10 @@ class TestLedgerAlone:
                 await connection.execute("commit")
         assert verdicts == [Verdict.RERUN, Verdict.ACCEPTED]
 
-    async def test_a_notification_wakes_another_process(self, harness: LedgerHarness) -> None:
+    async def test_a_notification_wakes_another_process(
+        self, harness: LedgerHarness, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("hive.broker.ledger_wakeups.SLOW_POLL_SECONDS", 60.0)
         peer = await harness.peer()
         async with anyio.create_task_group() as group:
             group.start_soon(harness.ledger.run)
@@ -241,19 +244,17 @@ class TestLedgerAlone:
                 await harness.ledger.wait(QUEUE, 0.01)
                 await until(lambda: harness.ledger.listening)
                 await harness.ledger.wait(QUEUE, 0.01)
-                # Now the poll is two seconds away: only a notification is faster.
+                # Now the poll is a minute away: only a notification comes in time.
                 for _ in range(5):
                     await harness.ledger.wait(QUEUE, 0.01)
                     await peer.publish([message()])
-                    started = asyncio.get_running_loop().time()
-                    await harness.ledger.wait(QUEUE, 10)
-                    assert asyncio.get_running_loop().time() - started < 1
-                    # A queue that is waited for later is listened to as well.
+                    await harness.ledger.wait(QUEUE, 60)
+                # A queue that is waited for later is listened to as well.
                 await harness.ledger.wait(QueueName("later"), 0.01)
                 await until(lambda: harness.ledger.listening)
                 await harness.ledger.wait(QueueName("later"), 0.01)
                 await peer.publish([message(queue="later")])
-                await harness.ledger.wait(QueueName("later"), 10)
+                await harness.ledger.wait(QueueName("later"), 60)
             group.cancel_scope.cancel()
 
     @pytest.mark.parametrize(

@@ -196,8 +196,9 @@ class TestStreamsAlone:
             assert await fresh.renew([first, second]) == []
             verdicts = await fresh.settle([Settlement(delivery=first, outcome=Completed())])
             assert verdicts == [Verdict.ACCEPTED]
-            await asyncio.sleep(0.3)
-            assert (await fresh.sweep([QUEUE])).expired == 1
+            while not (expired := (await fresh.sweep([QUEUE])).expired):
+                await asyncio.sleep(0.01)
+            assert expired == 1
             assert await fresh.owner_died(self.me) == 0
             await redis.config_set("maxmemory", "0")
             await fresh.publish([message()])

@@ -60,8 +60,8 @@ async def test_silence_is_a_stall(step: list[Any]) -> None:
 
 async def test_a_sign_of_life_is_no_stall() -> None:
     async with warm() as hive:
-        frames = await hive.frames(["drip", 12, 0.1], stall_seconds=0.6)
-    assert sum(isinstance(frame, Progressed) for frame in frames) == 12
+        frames = await hive.frames(["drip", 14, 0.25], stall_seconds=3)
+    assert sum(isinstance(frame, Progressed) for frame in frames) == 14
 
 
 async def test_short_waits_do_not_hide_a_stall() -> None:
@@ -143,14 +143,14 @@ async def test_leaving_the_context_ends_the_child_and_its_descendants(own_sessio
             assert alive(session.pid)
             assert alive(grandchild)
         assert not alive(session.pid)
-        await until(lambda: not alive(grandchild), 1)
+        await until(lambda: not alive(grandchild))
     assert hive.exits[-1].exit == "cancelled"
 
 
 async def test_a_finished_child_takes_its_descendants_along() -> None:
     async with warm() as hive:
         frames = await hive.frames(["grandchild", False])
-        await until(lambda: not alive(int(text_of(frames, "grandchild"))), 1)
+        await until(lambda: not alive(int(text_of(frames, "grandchild"))))
 
 
 async def test_cancelling_a_session_ends_its_child() -> None:

@@ -57,11 +57,11 @@ async def test_it_ends_with_its_zygote() -> None:
         await hive.frames(["documents", 1])
         ahead = await spare(hive)
         os.kill(hive.children.nursery.zygote_pid, signal.SIGKILL)
-        await until(lambda: not alive(ahead), 1)
+        await until(lambda: not alive(ahead))
         await hive.frames(["documents", 1])
         ahead = await spare(hive)
         hive.children.nursery.close()
-        await until(lambda: not alive(ahead), 1)
+        await until(lambda: not alive(ahead))
 
 
 async def test_it_holds_nothing_of_the_zygotes() -> None:

@@ -101,7 +101,7 @@ async def test_http_answers_even_where_a_pool_cannot_consume(
     def answers() -> bool:
         try:
             at = json.loads((state / "http.json").read_text())
-            with urllib.request.urlopen(f"http://{at['host']}:{at['port']}/livez", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://{at['host']}:{at['port']}/livez", timeout=20) as answer:
                 return answer.status == 200
         except (OSError, ValueError, urllib.error.URLError):
             return False

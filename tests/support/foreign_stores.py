@@ -2,6 +2,8 @@
 
 import os
 import pwd
+import random
+import socket
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -23,3 +25,19 @@ def as_nobody() -> dict[str, Any]:
         return {}
     nobody = pwd.getpwnam("nobody")
     return {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+
+
+def free_port() -> int:
+    """A port of this machine that nobody uses, for a server that is started later, or again.
+
+    Not one that the kernel chooses: until the server is up, it would give the same one to any connection that
+    is made meanwhile. These it gives to nobody.
+    """
+    for port in random.SystemRandom().sample(range(20_000, 32_000), 200):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise AssertionError("all ports are in use")

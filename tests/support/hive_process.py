@@ -93,7 +93,7 @@ class HiveProcess:
     @property
     def pid(self) -> int:
         return until(
-            lambda: next((line["pid"] for line in self._lines() if "pid" in line), None), 10, "a pid"
+            lambda: next((line["pid"] for line in self._lines() if "pid" in line), None), 30, "a pid"
         )
 
     def exit_code(self) -> int | None:
@@ -109,7 +109,7 @@ class HiveProcess:
         try:
             until(lambda: self.exit_code() is not None, seconds, "hive's end")
             try:
-                self._cradle.wait(15)
+                self._cradle.wait(30)
             except subprocess.TimeoutExpired:
                 left = subprocess.run(
                     ["ps", "-o", "pid,ppid,args", "--ppid", str(self._cradle.pid)],
@@ -165,7 +165,7 @@ class HiveProcess:
     def status_of(self, path: str) -> int | None:
         """The HTTP status of a public page; None while nothing answers."""
         try:
-            with urllib.request.urlopen(self.base_url + path, timeout=5) as answer:
+            with urllib.request.urlopen(self.base_url + path, timeout=20) as answer:
                 return answer.status
         except urllib.error.HTTPError as error:
             with error:
@@ -174,7 +174,7 @@ class HiveProcess:
             return None
 
     def text_of(self, path: str) -> str:
-        with urllib.request.urlopen(self.base_url + path, timeout=5) as answer:
+        with urllib.request.urlopen(self.base_url + path, timeout=20) as answer:
             return answer.read().decode()
 
     def postgres_dsn(self) -> str:

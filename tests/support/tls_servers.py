@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -16,7 +15,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from foreign_stores import DEBIAN_POSTGRES, absent, as_nobody
+from foreign_stores import DEBIAN_POSTGRES, absent, as_nobody, free_port
 from hive.clock import SystemClock
 
 PASSWORD = "hunter2-of-the-tests"
@@ -106,7 +105,7 @@ class TlsServer:
         folder.mkdir()
         self.folder = folder
         self.authority = authority
-        self.port = _free_port()
+        self.port = free_port()
         self.certificate, self.key = authority.issue(folder, host)
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -213,9 +212,3 @@ class TlsPostgres(TlsServer):
             f"postgresql://hive:{PASSWORD}@{HOST}:{self.port}/postgres"
             f"?sslmode=verify-full&sslrootcert={trusted or self.authority.path}"
         )
-
-
-def _free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind((HOST, 0))
-        return int(listening.getsockname()[1])

@@ -34,7 +34,7 @@ def test_probes_and_public_pages(hive: HiveProcess) -> None:
     hive.cli("probe", "ready")
     with (
         pytest.raises(urllib.error.HTTPError) as refused,
-        urllib.request.urlopen(hive.base_url + "/v1/connectors", timeout=5),
+        urllib.request.urlopen(hive.base_url + "/v1/connectors", timeout=20),
     ):
         pass
     with refused.value as answer:

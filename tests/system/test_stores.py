@@ -9,14 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from foreign_stores import DEBIAN_POSTGRES, absent, as_nobody
+from foreign_stores import DEBIAN_POSTGRES, absent, as_nobody, free_port
 from hive_process import HiveProcess, until
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @pytest.fixture

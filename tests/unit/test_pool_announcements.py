@@ -32,7 +32,7 @@ class Listening(Memory):
 
     async def until_withdrawn(self, queue: str) -> None:
         """Once more than so far."""
-        with anyio.fail_after(1):
+        with anyio.fail_after(10):
             self.withdrawn.clear()
             while queue not in self.withdrawn:
                 await anyio.sleep(0.005)

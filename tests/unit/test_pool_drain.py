@@ -181,5 +181,5 @@ async def test_it_is_over_when_the_last_run_ended(clock: ManualClock, history: H
         assert not ended.is_set()
         stage.runs.clear()
         signal.set()
-        with anyio.fail_after(5):
+        with anyio.fail_after(20):
             await ended.wait()

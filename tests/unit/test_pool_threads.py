@@ -61,5 +61,5 @@ async def test_closing_ends_idle_threads():
     used: list[threading.Thread] = []
     await threads.call(lambda: used.append(threading.current_thread()))
     threads.close()
-    used[0].join(5)
+    used[0].join(20)
     assert not used[0].is_alive()

@@ -150,7 +150,7 @@ async def test_a_claim_under_way_keeps_no_slot_from_what_is_here_already():
         assert (inside, pool.slots.free) == (3, 3), "one claim is under way, and nothing waits"
         permits.release()
         await until(lambda: asked == before + 2)
-        await until(lambda: inside >= 6, seconds=2, what="what came has the free slots, not the next claim")
+        await until(lambda: inside >= 6, what="what came has the free slots, not the next claim")
 
 
 async def test_a_pool_without_slots_holds_nothing_and_goes_on_when_it_gets_some():

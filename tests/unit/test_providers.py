@@ -326,7 +326,7 @@ async def test_accounts_are_apart_and_only_so_many_are_remembered(clock: ManualC
                     raise error
 
     await call("overdrawn", Throttled(retry_after_seconds=60))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         await call("sound")
     assert providers.state("api").limit == 4, "that of the slowest"
     async with providers.call("api", account="used"):
