@@ -23,6 +23,8 @@ CHANNEL: Final = "hive_queue_"
 SLOW_POLL_SECONDS: Final = 2.0
 FAST_POLL_SECONDS: Final = 0.25
 PROOF_SECONDS: Final = 5.0
+GATHER_SECONDS: Final = 0.1
+"""A start's queues come one after the other: one connection listens for all, instead of one for each few."""
 
 
 class LedgerWakeups(Wakeups):
@@ -50,6 +52,7 @@ class LedgerWakeups(Wakeups):
         try:
             while True:
                 await self.grown_beyond(frozenset())
+                await anyio.sleep(GATHER_SECONDS)
                 await self._listen_until_grown(self.queues)
         finally:
             self._proven = anyio.Event()
