@@ -84,13 +84,6 @@ class Message(NamedTuple):
     trace: str | None = None
 
 
-Alike = tuple[
-    *tuple[QueueName, TaskName, TenantId | None, Lane, str | None, WhileRunning],
-    *tuple[str | None, int, float, float | None, int, MessageId | None, str | None],
-]
-"""The fields of a message but for its id and arguments."""
-
-
 class Published(NamedTuple):
     """What became of one published message: ``id`` is the first one's when ``duplicate``.
 
