@@ -228,7 +228,8 @@ class Intake:
             self._hands.take(run)
             self._backlog.append(run)
         if deliveries:
-            self._claimed(len(deliveries))
+            # What can begin begins first.
+            asyncio.get_running_loop().call_soon(self._claimed, len(deliveries))
 
     def _space(self) -> int:
         """How many more may wait without a slot."""

@@ -32,7 +32,7 @@ log = get_logger(__name__)
 SLOW_POLL_SECONDS: Final = 2.0
 FAST_POLL_SECONDS: Final = 0.25
 BLOCK_SECONDS: Final = 1.9
-AGAIN_SECONDS: Final = 0.001  # what was woken runs first: it may be what somebody waits for
+AGAIN_SECONDS: Final = 0.001  # from something that came to the next read
 
 
 class StreamWakeups(Wakeups):
@@ -184,8 +184,9 @@ class _Reader:
         self._now = SystemClock().monotonic
         self._asked = self._asked_before = -inf
         self._connection = StreamConnection(client.connection_pool, answered=self._answered, lost=self._lost)
-        self._late: asyncio.TimerHandle | None = None
-        self._next: asyncio.TimerHandle | None = None
+        self._due = inf  # when the answer is late
+        self._watch: asyncio.TimerHandle | None = None
+        self._next: asyncio.Handle | None = None
 
     async def open(self) -> None:
         """Connect and begin."""
@@ -196,7 +197,7 @@ class _Reader:
         """End, whatever comes."""
         if not self.ended.cancel() and not self.ended.cancelled():
             self.ended.exception()  # seen, or not wanted any more
-        for timer in (self._late, self._next):
+        for timer in (self._watch, self._next):
             if timer is not None:
                 timer.cancel()
         with anyio.CancelScope(shield=True):
@@ -207,13 +208,12 @@ class _Reader:
         places = [self._seen.get(key, b"0-0") for key in self._queues]
         command = ("XREAD", "BLOCK", self._block, "STREAMS", *self._queues, *places)
         self._connection.send(hiredis.pack_command(command))  # pyright: ignore[reportArgumentType]
-        self._late = self._loop.call_later(
-            self._seconds, self._connection.abort, TimeoutError("no answer in time")
-        )
+        self._due = self._loop.time() + self._seconds
+        if self._watch is None:
+            self._watch = self._loop.call_at(self._due, self._look)
 
     def _answered(self, answer: Any) -> None:
-        if self._late is not None:
-            self._late.cancel()
+        self._due = inf
         if isinstance(answer, Exception):
             self._connection.abort(answer)
             return
@@ -223,7 +223,19 @@ class _Reader:
             for _, fields in entries:
                 pairs = dict(zip(fields[::2], fields[1::2], strict=True))
                 self._came(self._queues[name], pairs, self._asked_before)
-        self._next = self._loop.call_later(AGAIN_SECONDS if answer else 0, self._ask)
+        self._next = self._loop.call_soon(self._rest if answer else self._ask)
+
+    def _rest(self) -> None:
+        """Let what was woken run first: it may be what somebody waits for."""
+        self._next = self._loop.call_later(AGAIN_SECONDS, self._ask)
+
+    def _look(self) -> None:
+        """One timer for all reads, as for the calls of a ``StreamLink``."""
+        self._watch = None
+        if self._due <= self._loop.time():
+            self._connection.abort(TimeoutError("no answer in time"))
+        elif self._due < inf:
+            self._watch = self._loop.call_at(self._due, self._look)
 
     def _lost(self, cause: Exception) -> None:
         if not self.ended.done():

@@ -27,6 +27,7 @@ from hive.outcomes import Completed, ErrorKind
 from hive.settings import Crashes, Embedded, Redis
 from hive.store.postgres import Database
 from hive.store.redis import RedisStore
+from hive.testing.fault_proxy import FaultProxy
 from hive.testing.harness import QUEUE, message
 
 
@@ -326,6 +327,33 @@ class TestWaking:
                     while not await harness.streams.claim(QUEUE, self.me, 1):
                         await harness.streams.wait(QUEUE, 10)
             group.cancel_scope.cancel()
+
+
+async def test_a_reader_that_hears_nothing_in_time_connects_again(
+    redis_store: RedisStore, database: Database, tmp_path: Path
+) -> None:
+    """However many answers came in time before: one timer watches over all reads."""
+    me = new_process_id()
+    async with FaultProxy.before(redis_store.url, tmp_path) as proxy:
+        store = await RedisStore.open(proxy.through(redis_store.url), Redis(call_seconds=1.0))
+        streams = Streams(store, database, lease_seconds=1)
+        hand = Hand(streams, me)
+        async with listening(streams):
+            assert await streams.claim(QUEUE, me, 1) == []
+            await streams.publish([message()])
+            taken, _ = await hand.taken()
+            await streams.settle([Settlement(delivery=taken, outcome=Completed())])
+            proxy.freeze()
+            while streams.listening:
+                await asyncio.sleep(0.01)
+            await proxy.heal()
+            while not streams.listening:
+                await asyncio.sleep(0.01)
+            assert streams.outages > 0
+            assert await streams.claim(QUEUE, me, 1) == []
+            await streams.publish([message()])
+            await hand.taken()
+        await store.close()
 
 
 async def test_redis_restarts(database: Database) -> None:
