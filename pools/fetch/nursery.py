@@ -35,16 +35,18 @@ RESTART: Final = Backoff(first_seconds=0.05, max_seconds=5.0)
 
 
 class Child:
-    """A live child as hive sees it. ``unsent``: what its socket did not take of the first frame."""
+    """A child as hive sees it. ``unsent``: what its socket did not take of the first frame.
 
-    def __init__(
-        self, pid: int, connection: socket.socket, *, unsent: bytes, started: float, oom_kills: int
-    ) -> None:
-        self.pid = pid
+    It is there before its process is: where hive is late, both its birth and its end may be heard of at once,
+    before whoever asked for it has his turn.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.pid = 0
         self.connection = connection
-        self.unsent = unsent
-        self.started = started
-        self.oom_kills_before = oom_kills
+        self.unsent = b""
+        self.oom_kills_before = 0
+        self.born: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.exited: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
 
     def kill(self) -> None:
@@ -73,7 +75,7 @@ class Nursery:
         self._watching = False
         self._down = False
         self._number = 0
-        self._births: dict[int, asyncio.Future[int]] = {}
+        self._births: dict[int, Child] = {}
         self._children: dict[int, Child] = {}
         self._pong: asyncio.Future[None] | None = None
         self._change = asyncio.Event()
@@ -118,25 +120,22 @@ class Nursery:
         ours.setblocking(False)
         self._number += 1
         number = self._number
-        born: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._births[number] = born
+        child = self._births[number] = Child(ours)
         try:
             with theirs:
-                unsent = first[ours.send(first) :] if first else b""
+                child.unsent = first[ours.send(first) :] if first else b""
                 self._send(birth_message(number, birth), theirs.fileno())
-            oom_kills = kernel_oom_kills()  # while the zygote is at work
-            pid = await born
+            child.oom_kills_before = kernel_oom_kills()  # while the zygote is at work
+            await child.born
         except BaseException:
             # Cancelled, refused, or the zygote is gone. A child that comes all the same is killed by
             # `spawned`, which finds nobody waiting; one that has come already, here.
             ours.close()
-            if not born.cancel() and born.exception() is None:
-                kill_group(born.result())
+            if not child.born.cancel() and child.born.exception() is None:
+                child.kill()
             raise
         finally:
             self._births.pop(number, None)
-        child = Child(pid, ours, unsent=unsent, started=self._clock.monotonic(), oom_kills=oom_kills)
-        self._children[number] = child
         return child
 
     async def run(self) -> None:
@@ -211,15 +210,17 @@ class Nursery:
     def _accept(self, report: dict[str, Any]) -> None:
         match report:
             case {"op": "spawned", "id": int(number), "pid": int(pid)}:
-                born = self._births.get(number)
-                if born is None or born.done():
+                child = self._births.get(number)
+                if child is None or child.born.done():
                     kill_group(pid)  # whoever asked for it was cancelled
                 else:
-                    born.set_result(pid)
+                    child.pid = pid
+                    self._children[number] = child
+                    child.born.set_result(None)
             case {"op": "refused", "id": int(number), "error": str(error)}:
-                born = self._births.get(number)
-                if born is not None and not born.done():
-                    born.set_exception(Transient(f"the system refused a child process: {error}"))
+                child = self._births.get(number)
+                if child is not None and not child.born.done():
+                    child.born.set_exception(Transient(f"the system refused a child process: {error}"))
             case {"op": "exited", "id": int(number), "status": int(status), "peak_bytes": int(peak)}:
                 self._bury(number, Ended(status=status, peak_bytes=peak))
             case {"op": "pong", "loaded": bool(loaded)}:
@@ -265,9 +266,9 @@ class Nursery:
         for number, child in list(self._children.items()):
             child.kill()
             self._bury(number, Ended(status=None, peak_bytes=None))
-        for born in self._births.values():
-            if not born.done():
-                born.set_exception(_ZygoteLost("the zygote ended before it had made a child"))
+        for child in self._births.values():
+            if not child.born.done():
+                child.born.set_exception(_ZygoteLost("the zygote ended before it had made a child"))
         if self._pong is not None and not self._pong.done():
             self._pong.set_exception(_ZygoteLost("the zygote has ended"))
         self._change.set()

@@ -1,6 +1,7 @@
 """Nothing outlives hive, and hive outlives its zygote."""
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -8,10 +9,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from fetch_harness import alive, idle, running, text_of, until
+from fetch_harness import alive, idle, running, text_of, until, warm
 from hive.ingest.fetching import ChildDied, FetchDone
 
 SUPPORT = Path(__file__).parents[1] / "support"
@@ -118,6 +120,31 @@ async def test_the_pulse_beats_with_each_answer() -> None:
         await hive.children.nursery.run_once()
         assert hive.children.pulse.age_seconds <= time.monotonic() - began
         assert hive.children.pulse.fresh
+
+
+@pytest.mark.parametrize("step", [["documents", 1], ["die", 9]])
+async def test_a_birth_and_an_end_that_are_heard_of_at_once(
+    step: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where hive is late: its loop is busy, or its machine."""
+    async with warm() as hive:
+        await hive.frames(["documents", 1])
+        zygote = hive.zygote
+        reports = zygote.reports
+
+        def all_at_once() -> list[dict[str, Any]]:
+            found: list[dict[str, Any]] = []
+            while not any(each["op"] == "exited" for each in found):
+                found += reports()
+                time.sleep(0.001)
+            return found
+
+        monkeypatch.setattr(zygote, "reports", all_at_once)
+        with contextlib.suppress(ChildDied):
+            await hive.frames(step)
+        assert hive.children.nursery.living == 0
+        assert hive.exits[-1].exit == ("clean" if step[0] == "documents" else "signal")
+        assert (hive.exits[-1].peak_memory_bytes or 0) > 0
 
 
 async def test_a_zygote_that_has_grown_fat_is_let_go_when_unused(monkeypatch: pytest.MonkeyPatch) -> None:
