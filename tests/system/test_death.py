@@ -116,7 +116,7 @@ def test_sigterm_in_the_middle_and_on_again(
 def test_what_a_killed_hive_was_at_runs_again_at_once(
     new_hive: Callable[..., HiveProcess], tmp_path: Path
 ) -> None:
-    """Not a minute later, at the end of its lease. How soon is measured by the benchmarks."""
+    """Not at the end of its lease. How soon is measured by the benchmarks."""
     starts = tmp_path / "starts"
     starts.touch()
     (tmp_path / "mytasks.py").write_text(
@@ -127,13 +127,19 @@ def test_what_a_killed_hive_was_at_runs_again_at_once(
         "        starts.write(f'{context.attempt}\\n')\n"
         "    await asyncio.sleep(600)\n"
     )
-    hive = new_hive(environment={"HIVE_PROCESS__MODULES": '["mytasks"]', "PYTHONPATH": str(tmp_path)})
+    hive = new_hive(
+        environment={
+            "HIVE_PROCESS__MODULES": '["mytasks"]',
+            "PYTHONPATH": str(tmp_path),
+            "HIVE_LEASES__DELIVERY_SECONDS": "600",
+        }
+    )
     hive.start()
     hive.cli("enqueue", "long", "--json", "{}")
     until(lambda: starts.read_text() == "1\n", 30, "its start")
     hive.kill()
     hive.start()
-    until(lambda: starts.read_text() == "1\n1\n", 15, "its second start, on the same attempt")
+    until(lambda: starts.read_text() == "1\n1\n", 60, "its second start, on the same attempt")
 
 
 def test_a_stopped_hive_leaves_nothing_running(hive: HiveProcess) -> None:

@@ -52,7 +52,7 @@ def run_of(rig: Rig, context: Context) -> Run:
 
 
 async def test_runs_that_do_not_wait_share_a_task_and_those_that_wait_have_one_each():
-    rig = Rig(slots=4, prefetch=40)
+    rig = Rig(slots=4, prefetch=40, clock=ManualClock())  # no turn ends because of the time
     tasks: dict[bool, list[Any]] = {True: [], False: []}
 
     async def handler(context: Context, n: int) -> None:
@@ -272,7 +272,7 @@ async def test_the_next_claim_is_under_way_while_the_rest_of_the_last_one_runs()
 
 
 async def test_a_pool_that_stops_amid_runs_that_follow_each_other_hands_back_the_rest():
-    rig = Rig(slots=4, prefetch=40)
+    rig = Rig(slots=4, prefetch=40, clock=ManualClock())
 
     async def handler(context: Context, n: int) -> None:
         if n == 10:
@@ -286,7 +286,7 @@ async def test_a_pool_that_stops_amid_runs_that_follow_each_other_hands_back_the
 
 
 async def test_a_pool_whose_slots_vanish_amid_runs_that_follow_each_other_goes_on_with_new_ones():
-    rig = Rig(slots=4, prefetch=40)
+    rig = Rig(slots=4, prefetch=40, clock=ManualClock())
 
     async def handler(context: Context, n: int) -> None:
         if n == 10:
