@@ -277,7 +277,7 @@ async def test_a_busy_pool_says_so_and_counts_as_up(postgres_dsn: str) -> None:
     seen: list[StoreChanged] = []
     events.subscribe(StoreChanged, seen.append)
     database = await Database.open(
-        postgres_dsn, settings=Postgres(pool_size=1, call_seconds=0.2), events=events
+        postgres_dsn, settings=Postgres(pool_size=1, call_seconds=1), events=events
     )
     async with database.acquire():
         with pytest.raises(StoreDown, match="all 1 are in use"):
@@ -289,7 +289,7 @@ async def test_a_busy_pool_says_so_and_counts_as_up(postgres_dsn: str) -> None:
 
 
 async def test_a_statement_has_a_deadline(postgres_dsn: str) -> None:
-    database = await Database.open(postgres_dsn, settings=Postgres(pool_size=1, call_seconds=0.2))
+    database = await Database.open(postgres_dsn, settings=Postgres(pool_size=1, call_seconds=1))
     with pytest.raises(StoreDown, match="no answer in time"):
         async with database.acquire() as connection:
             await connection.fetchval("select pg_sleep(60)")

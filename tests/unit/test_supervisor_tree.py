@@ -180,9 +180,11 @@ async def test_the_bodys_own_error_comes_out_bare() -> None:
 
 async def test_cancelling_the_body_ends_the_tree() -> None:
     service = Recorder()
-    with anyio.move_on_after(0.05) as scope:
+    with anyio.CancelScope() as scope:
         async with tree() as services:
             services.add(Service(name="a", run=service.run))
+            await services.running("a")
+            scope.cancel()
             await services.wait()
     assert scope.cancelled_caught
     assert service.cancelled == 1
