@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 
 from fetch_harness import alive, idle, running, text_of, until, warm
 from hive.ingest.fetching import ChildDied, FetchDone
+from pools.fetch.zygote import ZygoteGone
 
 SUPPORT = Path(__file__).parents[1] / "support"
 
@@ -145,6 +147,29 @@ async def test_a_birth_and_an_end_that_are_heard_of_at_once(
         assert hive.children.nursery.living == 0
         assert hive.exits[-1].exit == ("clean" if step[0] == "documents" else "signal")
         assert (hive.exits[-1].peak_memory_bytes or 0) > 0
+
+
+async def test_a_birth_and_the_zygotes_own_end_that_are_heard_of_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with running() as hive:
+        await hive.frames(["documents", 1])
+        reports = hive.zygote.reports
+
+        def spawned_and_gone() -> Iterator[dict[str, Any]]:
+            found: list[dict[str, Any]] = []
+            while not any(each["op"] == "spawned" for each in found):
+                found += reports()
+                time.sleep(0.001)
+            yield from found
+            raise ZygoteGone
+
+        monkeypatch.setattr(hive.zygote, "reports", spawned_and_gone)
+        with pytest.raises(ChildDied):
+            await hive.frames(["block"])
+        assert hive.children.nursery.living == 0
+        assert hive.exits[-1].exit == "signal"
+        assert isinstance((await hive.frames(["documents", 1]))[-1], FetchDone)
 
 
 async def test_a_zygote_that_has_grown_fat_is_let_go_when_unused(monkeypatch: pytest.MonkeyPatch) -> None:
