@@ -75,6 +75,7 @@ class FaultProxy:
         self.accepted = 0
         """How many connections were accepted so far."""
         self._server: asyncio.Server | None = None
+        self._port_kept: socket.socket | None = None
         self._closed = False
         self._links: set[_Link] = set()
         self._flowing = asyncio.Event()
@@ -128,11 +129,13 @@ class FaultProxy:
         self._server = await asyncio.start_server(self._serve, self.endpoint.host, self.endpoint.port)
         port: int = self._server.sockets[0].getsockname()[1]
         self.endpoint = Endpoint(host=self.endpoint.host, port=port)
+        self._release_port()
 
     async def close(self) -> None:
         """Stop listening and end every connection. Takes at most 5 s."""
         self._closed = True
         self.refuse()
+        self._release_port()
         self._flowing.set()
         self.cut()
         with suppress(TimeoutError):
@@ -161,6 +164,7 @@ class FaultProxy:
         server, self._server = self._server, None
         if server is not None:
             server.close()
+            self._keep_port()
 
     def freeze(self) -> None:
         """Let nothing pass. What is sent meanwhile is kept (by the kernel, beyond its buffers not at all)."""
@@ -190,6 +194,20 @@ class FaultProxy:
         self._bytes_per_second = 0.0
         self._flowing.set()
         await self.start()
+
+    def _keep_port(self) -> None:
+        """Hold the port without listening: else the kernel may give it to a connection made meanwhile."""
+        if self.endpoint.path:
+            return
+        family = socket.AF_INET6 if ":" in self.endpoint.host else socket.AF_INET
+        self._port_kept = socket.socket(family)
+        self._port_kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._port_kept.bind((self.endpoint.host, self.endpoint.port))
+
+    def _release_port(self) -> None:
+        held, self._port_kept = self._port_kept, None
+        if held is not None:
+            held.close()
 
     def _remove_socket(self) -> None:
         if self.endpoint.path:

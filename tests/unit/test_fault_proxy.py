@@ -1,6 +1,7 @@
 """The fault proxy: each fault, as both sides see it, over TCP and over Unix sockets."""
 
 import asyncio
+import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -142,6 +143,20 @@ async def test_refused_is_who_comes_new(both, clients) -> None:
     assert await answer(client) == b"hello\n"
     await proxy.heal()
     assert await answer(await clients(proxy)) == b"hello\n"
+
+
+async def test_the_port_is_nobody_elses_while_it_refuses(both) -> None:
+    _, proxy = both
+    if not proxy.endpoint.port:
+        return  # a path is its own
+    proxy.refuse()
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind((proxy.endpoint.host, proxy.endpoint.port))
+    await proxy.heal()
+    await proxy.close()
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind((proxy.endpoint.host, proxy.endpoint.port))
 
 
 async def test_frozen_nothing_passes_and_healed_all_of_it_does(both, clients) -> None:
