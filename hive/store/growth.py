@@ -25,10 +25,11 @@ class GrowingPool:
     """Borrows from ``pool``, and returns to it. Whoever finds a free connection takes it at once."""
 
     def __init__(self, pool: asyncpg.Pool) -> None:
+        """``lost`` is to be a termination listener of each connection that ``pool`` makes."""
         self.pool = pool
         self._making = 0
         self._lent = 0
-        # So many are there, as far as was seen: to ask the pool takes longer than to borrow from it.
+        # At least so many are there: to ask the pool takes longer than to borrow from it.
         self._known = 0
         self._tickets = count()
         # Who waits, by the order of asking: one that looked in vain keeps its place.
@@ -53,11 +54,15 @@ class GrowingPool:
     async def release(self, connection: Any, *, timeout_seconds: float) -> None:
         """As the pool's own ``release``; raises what that raises."""
         self._lent -= 1
-        self._known -= _gone(connection)
         try:
             await self.pool.release(connection, timeout=timeout_seconds)
         finally:
             self._call_next()
+
+    def lost(self, connection: Any) -> None:
+        """A connection has ended, lent or idle, whoever ended it."""
+        del connection
+        self._known -= 1
 
     async def _wait(self) -> None:
         ticket = next(self._tickets)
@@ -84,10 +89,3 @@ class GrowingPool:
             if not turn.done():
                 turn.set_result(None)
                 return
-
-
-def _gone(connection: Any) -> bool:
-    try:
-        return connection.is_closed()
-    except asyncpg.InterfaceError:  # what it says once its borrower has closed it
-        return True

@@ -232,13 +232,12 @@ class Database:
         growing, self._pool = self._pool, None
         if growing is None:
             return
-        pool = growing.pool
         with anyio.CancelScope(shield=True):
             try:
                 async with asyncio.timeout(RELEASE_SECONDS):
-                    await pool.close()
+                    await growing.pool.close()
             except BROKEN:
-                pool.terminate()
+                growing.pool.terminate()
 
     @contextmanager
     def translating(self, doing: str) -> Generator[None]:
@@ -333,6 +332,8 @@ class Database:
     async def _initialize(self, connection: Any) -> None:
         await teach_json(connection)
         connection.wear = _Wear(born=self._clock.monotonic(), knows_vectors=await teach_vectors(connection))
+        if self._pool is not None:
+            connection.add_termination_listener(self._pool.lost)
 
     async def _reset(self, connection: Any) -> None:
         """Before the next borrower: forget settings, locks, cursors and listeners."""

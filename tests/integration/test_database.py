@@ -14,7 +14,9 @@ from hive.errors import StoreDown
 from hive.events import Events, StoreChanged
 from hive.ids import TenantId
 from hive.settings import Postgres
+from hive.store import growth
 from hive.store.connection import Connection
+from hive.store.growth import GrowingPool
 from hive.store.postgres import Database
 from hive.store.tenants import Tenants
 from hive.testing.manual_clock import ManualClock
@@ -270,6 +272,33 @@ async def test_connections_are_replaced_by_schemas_seen(postgres_dsn: str) -> No
 async def backend(database: Database) -> int:
     async with database.acquire() as connection:
         return await connection.fetchval("select pg_backend_pid()")
+
+
+async def test_connections_that_ended_unused_are_made_anew_one_at_a_time(
+    postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost: list[object] = []
+    forget = GrowingPool.lost
+
+    def seen(pool: GrowingPool, connection: object) -> None:
+        lost.append(connection)
+        forget(pool, connection)
+
+    monkeypatch.setattr(GrowingPool, "lost", seen)
+    database = await Database.open(postgres_dsn, settings=Postgres(pool_size=8))
+    async with database.acquire(), database.acquire(), database.acquire() as connection:
+        assert await connection.fetchval("select 1") == 1
+    admin = await asyncpg.connect(postgres_dsn)
+    others = "from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+    await admin.execute(f"select pg_terminate_backend(pid) {others}")
+    async with asyncio.timeout(30):
+        while len(lost) < 3:
+            await asyncio.sleep(0.01)
+    monkeypatch.setattr(growth, "RETURN_SECONDS", 60.0)
+    monkeypatch.setattr(growth, "TURN_SECONDS", 60.0)
+    assert len({*await asyncio.gather(*(backend(database) for _ in range(8)))}) == 1
+    await admin.close()
+    await database.close()
 
 
 async def test_a_busy_pool_says_so_and_counts_as_up(postgres_dsn: str) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 
 import pytest
 
@@ -14,14 +15,12 @@ class Connection:
         self.number = number
         self.closed = False
 
-    def is_closed(self) -> bool:
-        return self.closed
-
 
 class Server:
     """asyncpg's pool, as far as it is asked. Connections are made when the test says so."""
 
     def __init__(self) -> None:
+        self.lost: Callable[[Connection], None] | None = None
         self.idle: deque[Connection] = deque()
         self.size = 0
         self.asked: deque[asyncio.Future[None]] = deque()
@@ -44,10 +43,16 @@ class Server:
 
     async def release(self, connection: Connection, *, timeout: float) -> None:
         del timeout
-        if connection.closed:
-            self.size -= 1
-        else:
+        if not connection.closed:
             self.idle.append(connection)
+
+    def close(self, connection: Connection) -> None:
+        connection.closed = True
+        self.size -= 1
+        if connection in self.idle:
+            self.idle.remove(connection)
+        assert self.lost is not None
+        self.lost(connection)
 
     def make(self) -> None:
         self.asked.popleft().set_result(None)
@@ -62,7 +67,9 @@ def server() -> Server:
 def pool(server: Server, monkeypatch: pytest.MonkeyPatch) -> GrowingPool:
     monkeypatch.setattr(growth, "RETURN_SECONDS", 60.0)
     monkeypatch.setattr(growth, "TURN_SECONDS", 60.0)
-    return GrowingPool(server)  # type: ignore[arg-type]
+    pool = GrowingPool(server)  # type: ignore[arg-type]
+    server.lost = pool.lost
+    return pool
 
 
 async def turns() -> None:
@@ -136,9 +143,11 @@ async def test_who_is_cancelled_takes_no_others_turn(server: Server, pool: Growi
         assert third.result() is first.result()
 
 
+@pytest.mark.parametrize("idle", [False, True])
 async def test_lost_ones_are_made_anew_one_by_one(
-    server: Server, pool: GrowingPool, monkeypatch: pytest.MonkeyPatch
+    server: Server, pool: GrowingPool, monkeypatch: pytest.MonkeyPatch, idle: bool
 ) -> None:
+    """Those in use as well as those that had come back: Postgres restarts, or a quiet time closes them."""
     with monkeypatch.context() as hasty:
         hasty.setattr(growth, "RETURN_SECONDS", 0.0)
         async with asyncio.TaskGroup() as group:
@@ -146,9 +155,14 @@ async def test_lost_ones_are_made_anew_one_by_one(
             for _ in range(3):
                 await turns()
                 server.make()
-    for task in first:
-        task.result().closed = True
-        await pool.release(task.result(), timeout_seconds=1.0)
+    lost = [task.result() for task in first]
+    for connection in lost:
+        if not idle:
+            server.close(connection)
+        await pool.release(connection, timeout_seconds=1.0)
+    if idle:
+        for connection in lost:
+            server.close(connection)
     async with asyncio.TaskGroup() as group:
         herd = asking(pool, group, 3)
         await turns()
