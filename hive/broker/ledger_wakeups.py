@@ -49,19 +49,19 @@ class LedgerWakeups(Wakeups):
 
     async def run(self) -> None:
         """Listen for every queue that is waited for, until cancelled."""
-        try:
-            while True:
-                await self.grown_beyond(frozenset())
-                await anyio.sleep(GATHER_SECONDS)
-                await self._listen_until_grown(self.queues)
-        finally:
-            self._proven = anyio.Event()
+        while True:
+            await self.grown_beyond(frozenset())
+            await anyio.sleep(GATHER_SECONDS)
+            await self._listen_until_grown(self.queues)
 
     async def _listen_until_grown(self, queues: frozenset[QueueName]) -> None:
-        async with anyio.create_task_group() as group:
-            group.start_soon(self._listen, queues)
-            await self.grown_beyond(queues)
-            group.cancel_scope.cancel()
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._listen, queues)
+                await self.grown_beyond(queues)
+                group.cancel_scope.cancel()
+        finally:
+            self._proven = anyio.Event()
 
     async def _listen(self, queues: frozenset[QueueName]) -> None:
         channels = [self._probe, *(CHANNEL + each for each in queues)]

@@ -293,6 +293,20 @@ class TestLedgerAlone:
                 await until(lambda: harness.ledger.listening)
             group.cancel_scope.cancel()
 
+    async def test_a_queue_that_comes_later_is_polled_until_it_is_listened_for(
+        self, harness: LedgerHarness, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The listener before it has ended, so that nothing is heard of any queue meanwhile."""
+        async with anyio.create_task_group() as group:
+            group.start_soon(harness.ledger.run)
+            with anyio.fail_after(20):
+                await harness.ledger.wait(QUEUE, 0.01)
+                await until(lambda: harness.ledger.listening)
+                monkeypatch.setattr("hive.broker.ledger_wakeups.GATHER_SECONDS", 60.0)
+                await harness.ledger.wait(QueueName("later"), 0.01)
+                await until(lambda: not harness.ledger.listening)
+            group.cancel_scope.cancel()
+
     async def test_the_listener_is_proven_though_other_connections_are_lost(
         self, harness: LedgerHarness, monkeypatch: pytest.MonkeyPatch
     ) -> None:
