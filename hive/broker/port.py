@@ -46,7 +46,10 @@ class BrokerKind(StrEnum):
 
 
 class Written(dict[str, JsonValue]):
-    """Arguments that were written as JSON to check them; ``text`` is what carriers then take."""
+    """Arguments that were written as JSON to check them; ``text`` is what carriers then take.
+
+    So they are not to be changed any more: what is changed afterwards is not sent.
+    """
 
     __slots__ = ("text",)
 
