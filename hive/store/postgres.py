@@ -29,6 +29,7 @@ from hive.store.borrowed import BROKEN, RELEASE_SECONDS, Borrowed
 from hive.store.codecs import ArraysKnown, teach_json, teach_vectors
 from hive.store.connection import Connection
 from hive.store.growth import GrowingPool
+from hive.store.tls_upgrade import retrieve_abandoned
 from hive.tenancy import EXTENSION_SCHEMA, SHARED_SCHEMA, search_path_of
 
 log = get_logger(__name__)
@@ -398,3 +399,5 @@ def _lost(error: BaseException) -> bool:
 
 _PLAN_FREELY = "set {0} plan_cache_mode = auto; set {0} enable_seqscan = on"
 _SHARED_PATH = f"{SHARED_SCHEMA}, {EXTENSION_SCHEMA}"
+
+retrieve_abandoned()
