@@ -80,8 +80,14 @@ class Borrowed:
         Ending a transaction in which a failed statement was ignored raises, where a plain COMMIT would roll
         back and say nothing.
         """
-        with self._translating("beginning a transaction"):
-            await self._raw.execute(begin)
+        try:
+            with self._translating("beginning a transaction"):
+                await self._raw.execute(begin)
+        except BaseException:
+            # It may have begun all the same. A savepoint of which that is so ends with its transaction.
+            if self._depth == 0:
+                await self._undo(undo)
+            raise
         self._depth += 1
         try:
             yield
