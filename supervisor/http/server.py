@@ -95,12 +95,14 @@ class HttpServer:
         await self._serving.wait()
 
     async def run(self) -> None:
-        """Serve until cancelled, and then stop. Binds again if it was stopped."""
+        """Serve until cancelled, and return once it has stopped. Binds again if it was stopped."""
         await self.start()
         try:
-            await asyncio.Event().wait()
+            await anyio.sleep_forever()
         finally:
-            await asyncio.shield(self.stop())
+            # Not asyncio's shield: the tree's scope cancels again and again, and would leave `stop` behind.
+            with anyio.CancelScope(shield=True):
+                await self.stop()
 
     async def stop(self) -> None:
         """Close the socket, give running requests three seconds, remove ``http.json``. Safe to repeat."""

@@ -7,6 +7,7 @@ import socket
 from pathlib import Path
 
 import aiohttp
+import anyio
 import pytest
 from aiohttp import web
 
@@ -57,6 +58,48 @@ async def test_as_a_service_it_ends_when_cancelled(tmp_path: Path) -> None:
     assert not (tmp_path / "http.json").exists()
     with socket.socket() as probe:
         assert probe.connect_ex(("127.0.0.1", server.port)) != 0
+
+
+async def test_as_a_service_it_is_over_once_running_requests_are(tmp_path: Path) -> None:
+    entered, let_go = anyio.Event(), anyio.Event()
+
+    async def slow(request: web.Request) -> web.Response:
+        entered.set()
+        await let_go.wait()
+        return web.Response(text="done")
+
+    def make() -> web.Application:
+        made = web.Application()
+        made.router.add_get("/", slow)
+        return made
+
+    server = HttpServer(make, Http(port=0), tmp_path)
+    answers: list[str] = []
+    over = anyio.Event()
+    scope = anyio.CancelScope()
+
+    async def service() -> None:
+        with scope:
+            await server.run()
+        over.set()
+
+    async def ask() -> None:
+        async with (
+            aiohttp.ClientSession() as client,
+            client.get(f"http://127.0.0.1:{server.port}/") as answer,
+        ):
+            answers.append(await answer.text())
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(service)
+        await server.serving()
+        group.start_soon(ask)
+        await entered.wait()
+        scope.cancel()
+        await anyio.wait_all_tasks_blocked()
+        assert not over.is_set()
+        let_go.set()
+    assert answers == ["done"]
 
 
 async def test_a_port_in_use_is_a_configuration_error(tmp_path: Path) -> None:
