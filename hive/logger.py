@@ -6,14 +6,23 @@ rich from structlog would take it from an application that wants it.)
 """
 
 from collections.abc import Callable
+from threading import RLock
 from typing import Any, Final
 
 _set_ups: Final[list[Callable[[], None]]] = []
+_setting_up: Final = RLock()
 
 
 def before_first_line(set_up: Callable[[], None]) -> None:
     """Have ``set_up`` called as structlog is loaded, to configure it."""
     _set_ups[:] = [set_up]
+
+
+def set_up() -> None:
+    """Do what ``before_first_line`` asked for, once; no other thread logs before that is done."""
+    with _setting_up:
+        while _set_ups:
+            _set_ups.pop()()
 
 
 def get_logger(name: str) -> Any:
@@ -29,8 +38,7 @@ class _Unloaded:
 
     def __getattr__(self, method: str) -> Any:
         if method == "_logger":
-            while _set_ups:
-                _set_ups.pop()()
+            set_up()
             import structlog
 
             self._logger = structlog.get_logger(self._name)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import anyio
 import anyio.to_thread
 
+from hive import logger
 from hive.clock import SystemClock
 from hive.errors import ConfigurationError, StoreDown
 from hive.events import Events
@@ -67,7 +68,7 @@ async def run(settings: Settings, *, demo: bool = False) -> int:
     sys.setswitchinterval(SWITCH_SECONDS)
     register_tasks(settings)
     if "structlog" in sys.modules:  # a module of the user's has loaded it, and may be the first to log
-        logs.configure(settings.log)
+        logger.set_up()
     verify(settings, registry)
     settings = settings.model_copy(
         update={

@@ -10,7 +10,6 @@ import re
 import sys
 from collections.abc import Callable, Generator, Mapping, MutableMapping
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, Final, TextIO, cast
 
 from hive import logger
@@ -40,31 +39,49 @@ Processor = Callable[[Any, str, MutableMapping[str, Any]], Any]
 
 
 def prepare(settings: Log) -> None:
-    """Have ``configure`` called with the first line, hive's own or a library's."""
-    logger.before_first_line(partial(configure, settings))
-    root = logging.getLogger()
-    root.handlers[:] = [_Awaiting(partial(configure, settings))]
-    root.setLevel(_standard_level(settings))
+    """As ``configure``, but with the first line, hive's own or a library's.
 
-
-class _Awaiting(logging.Handler):
-    """Stands where the real handler will, until a library logs a line."""
-
-    def __init__(self, set_up: Callable[[], None]) -> None:
-        super().__init__()
-        self._set_up = set_up
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._set_up()
-        logging.getLogger().handle(record)
+    What is set up otherwise until then stands: task modules add handlers, or give structlog a form of theirs.
+    """
+    handler = _Awaiting(settings)
+    logger.before_first_line(handler.load)
+    _hand_to(handler, settings)
 
 
 def configure(settings: Log, *, stream: TextIO | None = None) -> None:
     """Set up structlog and the standard library's logging, both into ``stream`` (standard error)."""
+    _hand_to(_set_up(settings, stream or sys.stderr, anew=True), settings)
+
+
+def _hand_to(handler: logging.Handler, settings: Log) -> None:
+    """Only libraries' warnings: their news is not ours."""
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(max(logging.getLevelNamesMapping()[settings.level.upper()], logging.WARNING))
+
+
+class _Awaiting(logging.Handler):
+    """Writes libraries' lines by a handler that is made with the first line of anybody."""
+
+    def __init__(self, settings: Log) -> None:
+        super().__init__()
+        self._settings = settings
+        self._real: logging.Handler | None = None
+
+    def load(self) -> None:
+        self._real = _set_up(self._settings, sys.stderr, anew=False)
+
+    def handle(self, record: logging.LogRecord) -> bool:
+        # Without a lock of its own: the real one has one, and whoever sets up may log too.
+        logger.set_up()
+        return self._real is not None and bool(self._real.handle(record))
+
+
+def _set_up(settings: Log, target: TextIO, *, anew: bool) -> logging.Handler:
+    """Set up structlog, even where it is already if ``anew``; returns the standard library's handler."""
     with _without("rich"):
         import structlog
 
-    target = stream or sys.stderr
     level = logging.getLevelNamesMapping()[settings.level.upper()]
     as_json = settings.format == "json" or (settings.format == "auto" and not target.isatty())
     shared: list[Processor] = [
@@ -84,12 +101,13 @@ def configure(settings: Log, *, stream: TextIO | None = None) -> None:
             redact,
             structlog.dev.ConsoleRenderer(colors=target.isatty()),
         ]
-    structlog.configure(
-        processors=[*shared, *finish],
-        wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.WriteLoggerFactory(file=target),
-        cache_logger_on_first_use=True,
-    )
+    if anew or not structlog.is_configured():
+        structlog.configure(
+            processors=[*shared, *finish],
+            wrapper_class=structlog.make_filtering_bound_logger(level),
+            logger_factory=structlog.WriteLoggerFactory(file=target),
+            cache_logger_on_first_use=True,
+        )
     # Libraries' own log lines come out in the same form.
     handler = logging.StreamHandler(target)
     handler.setFormatter(
@@ -98,14 +116,7 @@ def configure(settings: Log, *, stream: TextIO | None = None) -> None:
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *finish],
         )
     )
-    root = logging.getLogger()
-    root.handlers[:] = [handler]
-    root.setLevel(_standard_level(settings))
-
-
-def _standard_level(settings: Log) -> int:
-    """Only libraries' warnings: their news is not ours."""
-    return max(logging.getLevelNamesMapping()[settings.level.upper()], logging.WARNING)
+    return handler
 
 
 @contextmanager

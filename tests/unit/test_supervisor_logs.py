@@ -3,10 +3,13 @@
 import io
 import json
 import logging
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import structlog
 
+from hive import logger
 from hive.settings import Log
 from supervisor import logs
 
@@ -85,3 +88,52 @@ def test_libraries_warn_in_the_same_form_and_their_news_is_left_out(stream: io.S
     assert line["logger"] == "some.library"
     assert line["level"] == "warning"
     assert "hunter2" not in line["event"]
+
+
+@pytest.fixture
+def prepared() -> Iterator[logging.Logger]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    structlog.reset_defaults()
+    logs.prepare(Log(level="info", format="json"))
+    yield root
+    logger.before_first_line(lambda: None)
+    structlog.reset_defaults()
+    root.handlers[:], root.level = handlers, level
+
+
+def test_what_a_task_module_sets_up_before_the_first_line_stands(
+    prepared: logging.Logger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = io.StringIO()
+    prepared.addHandler(logging.StreamHandler(target))
+    prepared.setLevel(logging.INFO)
+    logger.get_logger("hive.somewhere").info("hive.ready")
+    logging.getLogger("theirs").info("token=hunter2")
+    assert target.getvalue() == "token=hunter2\n"
+    first, second = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert first["event"] == "hive.ready"
+    assert second["logger"] == "theirs"
+    assert "hunter2" not in second["event"]
+
+
+def test_a_form_of_the_logs_that_a_task_module_chose_stands(prepared: logging.Logger) -> None:
+    theirs: list[Any] = []
+
+    def keep(_: Any, __: str, event: Any) -> Any:
+        theirs.append(event["event"])
+        raise structlog.DropEvent
+
+    structlog.configure(processors=[keep])
+    logger.get_logger("hive.somewhere").info("hive.ready")
+    assert theirs == ["hive.ready"]
+
+
+def test_the_first_line_of_a_library_is_written_once(
+    prepared: logging.Logger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = io.StringIO()
+    prepared.addHandler(logging.StreamHandler(target))
+    logging.getLogger("library").warning("once")
+    assert target.getvalue() == "once\n"
+    assert capsys.readouterr().err.count("once") == 1
