@@ -42,13 +42,16 @@ def load(path: Path | None, *, overrides: Mapping[str, Any] | None = None) -> Se
         raise _refusal(error, path) from error
 
 
-def _merge(values: dict[str, Any], stronger: Mapping[str, Any]) -> None:
+def _merge(values: dict[str, Any], stronger: Mapping[str, Any], *place: str) -> None:
+    """Have ``stronger`` win, key by key. Refuses another value for a table: the next source would hide it."""
     for key, value in stronger.items():
         known = values.get(key)
-        if isinstance(known, dict) and isinstance(value, Mapping):
-            _merge(cast(dict[str, Any], known), cast(Mapping[str, Any], value))
-        else:
+        if not isinstance(known, dict):
             values[key] = value
+        elif isinstance(value, Mapping):
+            _merge(cast(dict[str, Any], known), cast(Mapping[str, Any], value), *place, key)
+        else:
+            raise ConfigurationError(f"invalid settings:\n  {'.'.join((*place, key))}: must be a table")
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -131,6 +131,18 @@ def test_a_list_that_is_no_json_is_refused_by_its_name(monkeypatch: pytest.Monke
     assert '["one", "two"]' in refused.value.remedy
 
 
+@pytest.mark.parametrize(("text", "named"), [("http = 5", "http"), ("[pools]\nlight = 3", r"pools\.light")])
+def test_what_is_no_table_is_refused_though_the_environment_says_more_of_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, named: str
+) -> None:
+    monkeypatch.setenv("HIVE_HTTP__PORT", "9000")
+    monkeypatch.setenv("HIVE_POOLS__LIGHT__SLOTS", "4")
+    file = tmp_path / "config.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigurationError, match=rf"{named}: must be a table"):
+        load(file)
+
+
 def test_a_missing_file_is_not_silently_empty(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="no such file"):
         load(tmp_path / "absent.toml")
