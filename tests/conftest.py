@@ -7,8 +7,6 @@ Where the suite runs in several processes at once, each of them has servers of i
 """
 
 import asyncio
-import shutil
-import tempfile
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,6 +14,7 @@ from typing import Any, TypeVar
 import pytest
 
 from databases import PostgresServer
+from foreign_stores import servers_folder
 from hive.embedded import EmbeddedPostgres, EmbeddedValkey
 from hive.events import Events
 from hive.settings import Embedded, Postgres, Redis
@@ -48,11 +47,7 @@ def _aside() -> Generator[Callable[[Callable[[], Awaitable[T]]], T]]:
 
 @pytest.fixture(scope="session")
 def _servers_dir() -> Generator[Path]:
-    # Not pytest's tmp_path_factory: it keeps the folders of three runs, and these are 100 MB each.
-    folder = Path(tempfile.mkdtemp(prefix="hive-test-"))
-    folder.chmod(0o711)
-    yield folder
-    shutil.rmtree(folder, ignore_errors=True)
+    yield from servers_folder("test")
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,6 @@ import os
 import shutil
 import signal
 import subprocess
-import tempfile
 from collections.abc import AsyncGenerator, Callable, Generator
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import anyio
 import pytest
 
 from carriers import StreamsHarness
-from foreign_stores import DEBIAN_POSTGRES, absent, as_nobody
+from foreign_stores import DEBIAN_POSTGRES, absent, as_nobody, servers_folder
 from hive.embedded import EmbeddedValkey
 from hive.errors import StoreDown
 from hive.settings import Embedded, Postgres, Redis
@@ -29,10 +28,7 @@ from ledger_harness import LedgerHarness
 
 @pytest.fixture(scope="module")
 def folder() -> Generator[Path]:
-    made = Path(tempfile.mkdtemp(prefix="hive-debian-"))
-    made.chmod(0o711)
-    yield made
-    shutil.rmtree(made, ignore_errors=True)
+    yield from servers_folder("debian")
 
 
 @pytest.fixture(scope="module")

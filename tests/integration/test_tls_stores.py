@@ -1,7 +1,5 @@
 """Stores reached by TLS alone: every connection that hive makes, a restart, and what is said of mistakes."""
 
-import shutil
-import tempfile
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,6 +9,7 @@ from uuid import uuid4
 import anyio
 import pytest
 
+from foreign_stores import servers_folder
 from hive.broker.ledger import Ledger
 from hive.broker.port import Broker, Delivery, Settlement, Verdict
 from hive.broker.streams import Streams
@@ -34,10 +33,7 @@ ME = new_process_id()
 
 @pytest.fixture(scope="module")
 def folder() -> Generator[Path]:
-    made = Path(tempfile.mkdtemp(prefix="hive-tls-"))
-    made.chmod(0o711)
-    yield made
-    shutil.rmtree(made, ignore_errors=True)
+    yield from servers_folder("tls")
 
 
 @pytest.fixture(scope="module")

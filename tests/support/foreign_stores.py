@@ -3,7 +3,10 @@
 import os
 import pwd
 import random
+import shutil
 import socket
+import tempfile
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -17,6 +20,17 @@ def absent(what: str) -> NoReturn:
     if os.environ.get("CI"):
         pytest.fail(f"{what} is not installed")
     pytest.skip(f"{what} is not installed")
+
+
+def servers_folder(name: str) -> Generator[Path]:
+    """A folder for servers that run as somebody else, gone at the end. The body of a fixture.
+
+    Not pytest's ``tmp_path_factory``: it keeps the folders of three runs, and these are 100 MB each.
+    """
+    folder = Path(tempfile.mkdtemp(prefix=f"hive-{name}-"))
+    folder.chmod(0o711)
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def as_nobody() -> dict[str, Any]:
